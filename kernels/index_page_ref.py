@@ -1,0 +1,159 @@
+"""Index keys in pages of 64, their scores and their selection, in plain torch.
+
+Contract: an fp8 page holds the e4m3 bytes of its 64 keys first and their 64 fp32 scales after them, 64 * (D + 4) bytes
+in all; a page of plain keys holds 64 * D bfloat16 (or float32, to compare
+implementations). score[t, s] = sum_h weight[t, h] * relu(scale * q[t, h] . key[s]), in fp32.
+Ties go to the lower index, so that prefill and decode choose the same entries.
+Live when: the index keys are scored on a machine without a GPU, or the reference is asked for.
+"""
+
+# B sequences, P pages of one sequence, S keys of one sequence, T queries, H index heads, D index head dim, K picks.
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from kernels.errors import DtypeError, ShapeError
+
+PAGE_SIZE = 64
+SCALE_BYTES = 4
+E4M3_MAX = 448.0
+# Scores that are no numbers (a misread page can hold any bytes) rank last or first, but never above or below a mask.
+SCORE_LIMIT = 1e20
+# Elements of the largest intermediate: queries are scored in parts so that a long prefill stays small.
+SCORE_CHUNK = 1 << 22
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PageLayout:
+    """Where key `i` of a page lies: its D value bytes at base + i * stride, and likewise its fp32 scale."""
+
+    value_base: int
+    value_stride: int
+    scale_base: int
+    scale_stride: int
+
+
+def writer_layout(index_head_dim: int) -> PageLayout:
+    """Values of all keys, then scales of all keys."""
+    return PageLayout(
+        value_base=0,
+        value_stride=index_head_dim,
+        scale_base=PAGE_SIZE * index_head_dim,
+        scale_stride=SCALE_BYTES,
+    )
+
+
+def reader_layout(index_head_dim: int) -> PageLayout:
+    """The layout that scores are read with; every reader, reference or GPU, asks here."""
+    return PageLayout(
+        value_base=0,
+        value_stride=index_head_dim,
+        scale_base=PAGE_SIZE * index_head_dim,
+        scale_stride=SCALE_BYTES,
+    )
+
+
+def empty_pages(num_pages: int, index_head_dim: int, dtype: torch.dtype, device: torch.device | str = "cpu") -> Tensor:
+    """Zeroed pages: uint8 [num_pages, 64 * (D + 4)] for float8_e4m3fn keys, [num_pages, 64 * D] of a plain type."""
+    if dtype == torch.float8_e4m3fn:
+        return torch.zeros(num_pages, PAGE_SIZE * (index_head_dim + SCALE_BYTES), dtype=torch.uint8, device=device)
+    if dtype in (torch.bfloat16, torch.float32):
+        return torch.zeros(num_pages, PAGE_SIZE * index_head_dim, dtype=dtype, device=device)
+    raise DtypeError(f"index keys of {dtype}: expected float8_e4m3fn, bfloat16 or float32")
+
+
+def quantise_keys(keys: Tensor) -> tuple[Tensor, Tensor]:
+    """Keys [..., D] to float8_e4m3fn with one fp32 scale each [...]; a key of zeros gets scale 1."""
+    keys = keys.float()
+    scale = keys.abs().amax(-1) / E4M3_MAX
+    scale = torch.where(scale == 0, 1.0, scale)
+    return (keys / scale[..., None]).clamp(-E4M3_MAX, E4M3_MAX).to(torch.float8_e4m3fn), scale
+
+
+def write_keys(pages: Tensor, slots: Tensor, keys: Tensor) -> None:
+    """Store `keys` [..., D] at `slots` [...] (page * 64 + place in the page), in place, in the pages' own format."""
+    dim = keys.shape[-1]
+    flat, slots = keys.reshape(-1, dim), slots.reshape(-1)
+    page, place = slots // PAGE_SIZE, slots % PAGE_SIZE
+    if pages.dtype != torch.uint8:
+        pages.view(-1, PAGE_SIZE, dim)[page, place] = flat.to(pages.dtype)
+        return
+    layout = writer_layout(dim)
+    values, scale = quantise_keys(flat)
+    pages[page[:, None], _bytes_of(place, layout.value_base, layout.value_stride, dim)] = values.view(torch.uint8)
+    scale_bytes = scale.contiguous().view(torch.uint8).view(-1, SCALE_BYTES)
+    pages[page[:, None], _bytes_of(place, layout.scale_base, layout.scale_stride, SCALE_BYTES)] = scale_bytes
+
+
+def _bytes_of(place: Tensor, base: int, stride: int, width: int) -> Tensor:
+    """Byte offsets within a page, [len(place), width]."""
+    return base + place[:, None] * stride + torch.arange(width, device=place.device)
+
+
+def read_keys(pages: Tensor, block_table_BP: Tensor, num_keys: int, index_head_dim: int) -> Tensor:
+    """The fp32 keys [B, num_keys, D] of every sequence whose pages `block_table_BP` lists in order.
+
+    Raises:
+        ShapeError: the block table has too few pages for `num_keys`.
+    """
+    num_pages = -(-num_keys // PAGE_SIZE)
+    if num_pages > block_table_BP.shape[1]:
+        raise ShapeError(
+            f"{num_keys} index keys in a block table of {block_table_BP.shape[1]} pages: expected at least {num_pages}"
+        )
+    pages_BPX = pages[block_table_BP[:, :num_pages].long()]
+    if pages.dtype != torch.uint8:
+        return pages_BPX.unflatten(-1, (PAGE_SIZE, index_head_dim)).flatten(1, 2)[:, :num_keys].float()
+    layout = reader_layout(index_head_dim)
+    values = _records(pages_BPX, layout.value_base, layout.value_stride, index_head_dim).view(torch.float8_e4m3fn)
+    scales = _records(pages_BPX, layout.scale_base, layout.scale_stride, SCALE_BYTES).view(torch.float32)
+    return (values.float() * scales).flatten(1, 2)[:, :num_keys]
+
+
+def _records(pages_BPX: Tensor, base: int, stride: int, width: int) -> Tensor:
+    """`width` bytes of each of the 64 keys of every page, contiguous: uint8 [B, P, 64, width]."""
+    batch, num_pages, page_bytes = pages_BPX.shape
+    return pages_BPX.as_strided(
+        (batch, num_pages, PAGE_SIZE, width), (num_pages * page_bytes, page_bytes, stride, 1), base
+    ).contiguous()
+
+
+def scores_ref(q_BTHD: Tensor, keys_BSD: Tensor, weights_BTH: Tensor, scale: float) -> Tensor:
+    """Index scores fp32 [B, T, S]; NaN and infinities become -1e20 and +-1e20."""
+    batch, num_queries, num_heads, _ = q_BTHD.shape
+    step = max(1, SCORE_CHUNK // max(1, batch * num_heads * keys_BSD.shape[1]))
+    scores_BTS = torch.empty(batch, num_queries, keys_BSD.shape[1], dtype=torch.float32, device=q_BTHD.device)
+    for start in range(0, num_queries, step):
+        part = slice(start, start + step)
+        dots_BTHS = torch.einsum("bthd,bsd->bths", q_BTHD[:, part].float(), keys_BSD)
+        weights_BT1H = weights_BTH[:, part, None].float()
+        scores_BTS[:, part] = (weights_BT1H @ torch.relu(dots_BTHS * scale)).squeeze(2)
+    return torch.nan_to_num(scores_BTS, nan=-SCORE_LIMIT, posinf=SCORE_LIMIT, neginf=-SCORE_LIMIT)
+
+
+def index_scores_ref(
+    q_BTHD: Tensor, pages: Tensor, block_table_BP: Tensor, num_keys: int, weights_BTH: Tensor, scale: float
+) -> Tensor:
+    """Index scores fp32 [B, T, num_keys] straight from the pages."""
+    return scores_ref(q_BTHD, read_keys(pages, block_table_BP, num_keys, q_BTHD.shape[-1]), weights_BTH, scale)
+
+
+def select_ref(scores_BTS: Tensor, num_visible_BT: Tensor, index_topk: int) -> Tensor:
+    """The best min(index_topk, S) visible keys of every query, int64 [B, T, K], best first; -1 where fewer are visible.
+
+    `scores_BTS` must be free of NaN. Equal scores go to the lower index.
+    """
+    num_keys = scores_BTS.shape[-1]
+    index_S = torch.arange(num_keys, device=scores_BTS.device)
+    hidden_BTS = index_S >= num_visible_BT[..., None]
+    # torch.topk breaks ties as it likes, so it gets keys without ties: the score's bits in an integer order (adding 0.0
+    # turns -0.0 into 0.0) above the reversed index. That is half the time of a stable sort.
+    bits = (scores_BTS + 0.0).masked_fill(hidden_BTS, -torch.inf).view(torch.int32)
+    ordered = bits ^ ((bits >> 31) & 0x7FFFFFFF)
+    ranked = ((ordered.long() << 32) | index_S.flip(0)).topk(min(index_topk, num_keys), dim=-1).values
+    picks_BTK = num_keys - 1 - (ranked & 0xFFFFFFFF)
+    return picks_BTK.masked_fill(picks_BTK >= num_visible_BT[..., None], -1)

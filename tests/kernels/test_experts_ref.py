@@ -1,0 +1,66 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from kernels.errors import ShapeError
+from kernels.experts_ref import experts_ref
+from tests.numerics import assert_close
+
+E, F_HIDDEN, D, K = 5, 24, 16, 2
+
+
+def weights(generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    return torch.randn(E, 2 * F_HIDDEN, D, generator=generator), torch.randn(E, D, F_HIDDEN, generator=generator)
+
+
+def one_token(x: Tensor, w13: Tensor, w2: Tensor, ids: list[int], gates: Tensor, limit: float) -> Tensor:
+    out = torch.zeros(D)
+    for expert, gate in zip(ids, gates, strict=True):
+        hidden = w13[expert] @ x
+        out += gate * (
+            w2[expert] @ (F.silu(hidden[:F_HIDDEN].clamp(max=limit)) * hidden[F_HIDDEN:].clamp(-limit, limit))
+        )
+    return out
+
+
+@pytest.mark.parametrize("num_tokens", [1, 3, 63])
+def test_grouping_by_expert_equals_one_token_at_a_time(num_tokens: int, generator: torch.Generator) -> None:
+    w13, w2 = weights(generator)
+    x = torch.randn(num_tokens, D, generator=generator)
+    ids = torch.randint(0, E, (num_tokens, K), generator=generator)
+    gates = torch.rand(num_tokens, K, generator=generator)
+
+    out = experts_ref(x, w13, w2, ids, gates, 2.0)
+
+    expected = torch.stack([one_token(x[t], w13, w2, ids[t].tolist(), gates[t], 2.0) for t in range(num_tokens)])
+    assert_close(out, expected, "fp32")
+
+
+def test_all_tokens_on_one_expert_and_ids_out_of_range(generator: torch.Generator) -> None:
+    w13, w2 = weights(generator)
+    x = torch.randn(7, D, generator=generator)
+    gates = torch.ones(7, K)
+    only = experts_ref(x, w13, w2, torch.full((7, 1), 3), gates[:, :1], None)
+
+    for nobody in (-1, E):
+        ids = torch.tensor([[3, nobody]] * 7)
+        assert torch.equal(experts_ref(x, w13, w2, ids, gates, None), only)
+
+
+def test_the_limit_is_one_sided_for_the_gate(generator: torch.Generator) -> None:
+    w13 = torch.zeros(1, 2, 1)
+    w2 = torch.ones(1, 1, 1)
+    for gate, up, expected in ((-50.0, 1.0, F.silu(torch.tensor(-50.0))), (50.0, -50.0, torch.tensor(-100.0))):
+        w13[0, 0, 0], w13[0, 1, 0] = gate, up
+        out = experts_ref(torch.ones(1, 1), w13, w2, torch.zeros(1, 1, dtype=torch.long), torch.ones(1, 1), 10.0)
+        assert torch.allclose(out, expected, rtol=1e-4)
+
+
+def test_weights_that_do_not_fit_are_refused(generator: torch.Generator) -> None:
+    w13, w2 = weights(generator)
+
+    with pytest.raises(ShapeError, match="expected"):
+        experts_ref(torch.ones(2, D), w13[:, 1:], w2, torch.zeros(2, 1, dtype=torch.long), torch.ones(2, 1), None)

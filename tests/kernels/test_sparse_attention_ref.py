@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from kernels.errors import ShapeError
+from kernels.sparse_attention_ref import attention_part_ref, sparse_attention_ref, sparse_attention_split_ref
+from tests.numerics import assert_close
+
+B, H, N, D = 3, 4, 20, 16
+
+
+def inputs(generator: torch.Generator) -> tuple[torch.Tensor, ...]:
+    q = torch.randn(B, H, D, generator=generator)
+    entries = torch.randn(B, N, D, generator=generator)
+    valid = torch.rand(B, N, generator=generator) > 0.4
+    valid[1] = False
+    return q, entries, valid, torch.randn(H, generator=generator)
+
+
+def test_the_sink_only_enlarges_the_denominator(generator: torch.Generator) -> None:
+    q, entries, valid, sinks = inputs(generator)
+
+    out = sparse_attention_ref(q, entries, valid, sinks, 0.25)
+
+    logits = 0.25 * entries[0, valid[0]] @ q[0, 2]
+    expected = (logits.exp()[:, None] * entries[0, valid[0]]).sum(0) / (logits.exp().sum() + sinks[2].exp())
+    assert torch.allclose(out[0, 2], expected, atol=1e-5)
+
+
+def test_a_query_without_a_valid_entry_gives_zero(generator: torch.Generator) -> None:
+    q, entries, valid, sinks = inputs(generator)
+
+    assert torch.equal(sparse_attention_ref(q, entries, valid, sinks, 0.25)[1], torch.zeros(H, D))
+    assert torch.equal(sparse_attention_split_ref(q, entries, valid, sinks, 0.25, 3)[1], torch.zeros(H, D))
+
+
+@pytest.mark.parametrize("num_splits", [1, 2, 3, 20, 25])
+def test_splits_merge_to_the_whole(num_splits: int, generator: torch.Generator) -> None:
+    q, entries, valid, sinks = inputs(generator)
+
+    out = sparse_attention_split_ref(q, entries, valid, sinks, 0.25, num_splits)
+
+    assert_close(out, sparse_attention_ref(q, entries, valid, sinks, 0.25), "fp32_merge")
+
+
+def test_a_part_without_a_valid_entry_has_no_weight_and_no_nan(generator: torch.Generator) -> None:
+    q, entries, valid, _ = inputs(generator)
+
+    out, lse = attention_part_ref(q, entries, valid, 0.25)
+
+    assert torch.isneginf(lse[1]).all()
+    assert torch.equal(out[1], torch.zeros(H, D))
+
+
+def test_no_splits_are_refused(generator: torch.Generator) -> None:
+    with pytest.raises(ShapeError, match="0 splits"):
+        sparse_attention_split_ref(*inputs(generator), 0.25, 0)
