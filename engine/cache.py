@@ -1,0 +1,86 @@
+"""What decoding remembers of the tokens so far, for a batch of sequences of equal length.
+
+Contract, per layer: the window's last W - 1 keys; with compression the entries, the compressor's open window and the
+overlap; for CSA the same for the index keys, which lie in pages. A fork repeats every sequence n times; forks do not
+disturb each other.
+"""
+
+# B sequences, W window, N rows, D width, P queries, K rows of each.
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from engine.compressor import CompressorState
+from engine.errors import InputError
+from engine.pages import PagedKeys
+
+
+def gather_rows(rows_BND: Tensor, numbers_BPK: Tensor) -> Tensor:
+    """Each sequence's own rows at these numbers, [B, P, K, D]; numbers below 0 give row 0."""
+    batch, num_rows, width = rows_BND.shape
+    start_B = torch.arange(batch, device=numbers_BPK.device) * num_rows
+    flat = (numbers_BPK.clamp(min=0) + start_B[:, None, None]).flatten()
+    return rows_BND.reshape(-1, width).index_select(0, flat).view(*numbers_BPK.shape, width)
+
+
+class Rows:
+    """Rows [B, N, D] that only ever grow, in a buffer that doubles."""
+
+    def __init__(self, empty_B0D: Tensor) -> None:
+        self.buffer, self.num_rows = empty_B0D, 0
+
+    def append(self, rows_BND: Tensor) -> None:
+        needed = self.num_rows + rows_BND.shape[1]
+        if needed > self.buffer.shape[1]:
+            batch, _, width = self.buffer.shape
+            grown = self.buffer.new_zeros(batch, max(needed, 2 * self.buffer.shape[1]), width)
+            grown[:, : self.num_rows] = self.buffer[:, : self.num_rows]
+            self.buffer = grown
+        self.buffer[:, self.num_rows : needed] = rows_BND
+        self.num_rows = needed
+
+    def all(self) -> Tensor:
+        return self.buffer[:, : self.num_rows]
+
+    def gather(self, rows_BPK: Tensor) -> Tensor:
+        return gather_rows(self.buffer, rows_BPK)
+
+    def fork(self, n: int) -> Rows:
+        copy = Rows(self.all().repeat_interleave(n, 0))
+        copy.num_rows = self.num_rows
+        return copy
+
+
+@dataclass(slots=True)
+class LayerCache:
+    window_BWD: Tensor
+    entries: Rows | None = None
+    compressor: CompressorState | None = None
+    index_keys: PagedKeys | None = None
+    index_compressor: CompressorState | None = None
+
+    def fork(self, n: int) -> LayerCache:
+        return LayerCache(
+            self.window_BWD.repeat_interleave(n, 0),
+            self.entries and self.entries.fork(n),
+            self.compressor and self.compressor.fork(n),
+            self.index_keys and self.index_keys.fork(n),
+            self.index_compressor and self.index_compressor.fork(n),
+        )
+
+
+@dataclass(slots=True)
+class Cache:
+    batch: int
+    layers: list[LayerCache]
+    length: int = field(default=0)  # tokens of every sequence
+
+    def fork(self, n: int) -> Cache:
+        """A cache of batch * n sequences: every sequence n times, in order (a, a, b, b for n = 2)."""
+        if n < 1:
+            raise InputError(f"fork({n}): expected at least 1")
+        return Cache(self.batch * n, [layer.fork(n) for layer in self.layers], self.length)

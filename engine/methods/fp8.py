@@ -1,0 +1,49 @@
+"""Experts in e4m3 with one fp32 scale per 128 x 128 block.
+
+Contract: the factor is applied here, after the runner, unless the router was told to or the runner itself does.
+Live when: expert_quant is "fp8".
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+from engine import events
+from engine.events import Phase
+from engine.methods.base import MoEMethod, Packed
+from engine.runners import MarlinRunner, MoeRunner, ReferenceRunner
+from engine.topk import TopKOutput
+from kernels import fp8_block_ref
+
+if TYPE_CHECKING:
+    from engine.experts import FusedMoE
+
+
+class Fp8MoEMethod(MoEMethod):
+    name = "fp8"
+    runners = ("reference", "marlin")
+
+    def encode(self, w_ENK: Tensor) -> Packed:
+        values, scale = fp8_block_ref.encode(w_ENK)
+        return Packed(values, scale)
+
+    def decode(self, packed: Packed) -> Tensor:
+        assert packed.block_scale is not None
+        return fp8_block_ref.decode(packed.codes, packed.block_scale)
+
+    def create_moe_runner(self, layer: FusedMoE) -> MoeRunner:
+        runner = MarlinRunner if layer.runner_name == "marlin" else ReferenceRunner
+        return runner(layer.runner_config, self, layer.w13, layer.w2)
+
+    def apply(self, layer: FusedMoE, x_TD: Tensor, topk_output: TopKOutput, phase: Phase) -> Tensor:
+        events.route("experts", Fp8MoEMethod.apply, layer=layer.layer, phase=phase, reason="expert_quant is fp8")
+        routed_TD = layer.runner.run(x_TD, topk_output, phase)
+        if layer.runner.applies_routed_scaling_factor:
+            return routed_TD
+        factor = layer.runner_config.routed_scaling_factor
+        if not layer.should_fuse_routed_scaling_factor_in_topk:
+            routed_TD = routed_TD * factor
+            events.constant(factor, site="kernel", layer=layer.layer, phase=phase)
+        return routed_TD

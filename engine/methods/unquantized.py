@@ -1,0 +1,41 @@
+"""Experts in the checkpoint's own numbers.
+
+Contract: neither the router nor the runner applies the routed scaling factor; the block multiplies it in afterwards.
+Live when: expert_quant is "none".
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+from engine import events
+from engine.events import Phase
+from engine.methods.base import MoEMethod, Packed
+from engine.runners import MoeRunner, ReferenceRunner
+from engine.topk import TopKOutput
+
+if TYPE_CHECKING:
+    from engine.experts import FusedMoE
+
+
+class UnquantizedMoEMethod(MoEMethod):
+    name = "none"
+    runners = ("reference",)
+    leaves_factor_to_epilogue = True
+
+    def encode(self, w_ENK: Tensor) -> Packed:
+        return Packed(w_ENK.float())
+
+    def decode(self, packed: Packed) -> Tensor:
+        return packed.codes
+
+    def create_moe_runner(self, layer: FusedMoE) -> MoeRunner:
+        return ReferenceRunner(layer.runner_config, self, layer.w13, layer.w2)
+
+    def apply(self, layer: FusedMoE, x_TD: Tensor, topk_output: TopKOutput, phase: Phase) -> Tensor:
+        events.route(
+            "experts", UnquantizedMoEMethod.apply, layer=layer.layer, phase=phase, reason="expert_quant is none"
+        )
+        return layer.runner.run(x_TD, topk_output, phase)

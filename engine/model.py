@@ -1,0 +1,96 @@
+"""The model: embedding into equal residual streams, layers, the last mix, norm, vocabulary head.
+
+Contract: a layer reads and writes the streams at two sites, attention and experts. The last layer works only at the
+positions whose logits are wanted; its keys, entries and index keys are made for every token, so nothing that is
+consumed changes.
+"""
+
+# B sequences, T new tokens, P query positions, S streams, D model dim, V vocabulary.
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from engine.attention import Attention
+from engine.cache import Cache, LayerCache
+from engine.checkpoint import Tensors
+from engine.config import ModelConfig
+from engine.events import Phase
+from engine.hyper import HyperConnection, HyperHead
+from engine.moe import MoE
+from engine.norm import rms_norm
+from engine.settings import EngineSettings
+
+INDEX_DTYPES = {"fp8": torch.float8_e4m3fn, "bf16": torch.bfloat16, "fp32": torch.float32}
+
+
+class Layer:
+    def __init__(
+        self, tensors: Tensors, config: ModelConfig, settings: EngineSettings, layer: int, routed_scaling_factor: float
+    ) -> None:
+        self.attn_hc = HyperConnection(tensors.within("attn_hc"), config)
+        self.ffn_hc = HyperConnection(tensors.within("ffn_hc"), config)
+        self.input_norm = tensors.take("input_layernorm.weight", config.hidden_size)
+        self.post_attention_norm = tensors.take("post_attention_layernorm.weight", config.hidden_size)
+        self.self_attn = Attention(tensors.within("self_attn"), config, layer, INDEX_DTYPES[settings.index_keys])
+        self.mlp = MoE(tensors.within("mlp"), config, settings, layer, routed_scaling_factor)
+        self.norm_eps = config.rms_norm_eps
+
+    def forward(
+        self,
+        streams_BTSD: Tensor,
+        ids_BT: Tensor,
+        cache: LayerCache,
+        start: int,
+        phase: Phase,
+        queries_BP: Tensor | None,
+    ) -> Tensor:
+        """The streams after this layer, at the query positions only."""
+        z_BTM = self.attn_hc.premix(streams_BTSD)
+        x_BTD = rms_norm(self.attn_hc.read(streams_BTSD, z_BTM), self.input_norm, self.norm_eps)
+        output = self.self_attn.forward(x_BTD, cache, start, phase, queries_BP)
+        if queries_BP is not None:
+            streams_BTSD, z_BTM, ids_BT = (_at(t, queries_BP) for t in (streams_BTSD, z_BTM, ids_BT))
+        streams_BTSD = self.attn_hc.write(streams_BTSD, output, z_BTM)
+
+        z_BTM = self.ffn_hc.premix(streams_BTSD)
+        x_BTD = rms_norm(self.ffn_hc.read(streams_BTSD, z_BTM), self.post_attention_norm, self.norm_eps)
+        output = self.mlp.forward(x_BTD.flatten(0, 1), ids_BT.flatten(), phase).view_as(x_BTD)
+        return self.ffn_hc.write(streams_BTSD, output, z_BTM)
+
+
+class Model:
+    def __init__(
+        self, tensors: Tensors, config: ModelConfig, settings: EngineSettings, routed_scaling_factor: float
+    ) -> None:
+        inner = tensors.within("model")
+        self.config = config
+        self.embedding_VD = inner.take("embed_tokens.weight", config.vocab_size, config.hidden_size)
+        self.layers = [
+            Layer(inner.within(f"layers.{layer}"), config, settings, layer, routed_scaling_factor)
+            for layer in range(config.num_hidden_layers)
+        ]
+        self.hc_head = HyperHead(inner.within("hc_head"), config)
+        self.norm = inner.take("norm.weight", config.hidden_size)
+        self.head_VD = tensors.take("lm_head.weight", config.vocab_size, config.hidden_size)
+
+    def new_cache(self, batch: int) -> Cache:
+        return Cache(batch, [layer.self_attn.new_cache(batch) for layer in self.layers])
+
+    def forward(self, ids_BT: Tensor, cache: Cache, phase: Phase, queries_BP: Tensor | None) -> Tensor:
+        """Takes in T tokens of every sequence; logits [B, P, V] at the asked ones of them, None for all."""
+        streams_BTSD = self.embedding_VD[ids_BT][:, :, None].expand(-1, -1, self.config.hc_mult, -1)
+        for layer, layer_cache in zip(self.layers[:-1], cache.layers[:-1], strict=True):
+            streams_BTSD = layer.forward(streams_BTSD, ids_BT, layer_cache, cache.length, phase, None)
+        streams_BPSD = self.layers[-1].forward(streams_BTSD, ids_BT, cache.layers[-1], cache.length, phase, queries_BP)
+        cache.length += ids_BT.shape[1]
+        hidden_BPD = rms_norm(self.hc_head.read(streams_BPSD), self.norm, self.config.rms_norm_eps)
+        return F.linear(hidden_BPD, self.head_VD)
+
+
+def _at(rows: Tensor, queries_BP: Tensor) -> Tensor:
+    """The rows [B, T, ...] of the asked positions, [B, P, ...]."""
+    index = queries_BP.view(*queries_BP.shape, *(1,) * (rows.ndim - 2)).expand(-1, -1, *rows.shape[2:])
+    return rows.gather(1, index)

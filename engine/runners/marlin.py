@@ -1,0 +1,73 @@
+"""The Marlin-like runner: codes kept in tiles of 16 rows x 8 bytes, undone just before the arithmetic.
+
+Contract: models the backend's layout and its scaling contract; the arithmetic is the reference's. The final reduction
+multiplies by the routed scaling factor it was handed, always, so a router that also applies it makes the factor count
+twice.
+Live when: the runner is "marlin".
+"""
+
+# E experts, N rows, Y code bytes of a row, T tokens, D model dim.
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from engine import events
+from engine.events import Phase
+from engine.runners.base import MoeRunner, MoeRunnerConfig
+from engine.topk import TopKOutput
+from kernels import dispatch
+
+if TYPE_CHECKING:
+    from engine.methods.base import MoEMethod, Packed
+
+TILE_ROWS = 16
+TILE_BYTES = 8
+
+
+class MarlinRunner(MoeRunner):
+    name = "marlin"
+    applies_routed_scaling_factor = True
+
+    def __init__(self, config: MoeRunnerConfig, method: MoEMethod, w13: Packed, w2: Packed) -> None:
+        self.config, self.method = config, method
+        self.w13_shape, self.w2_shape = w13.codes.shape, w2.codes.shape
+        self.w13, self.w2 = (replace(packed, codes=repack(packed.codes)) for packed in (w13, w2))
+
+    def run(self, x_TD: Tensor, topk_output: TopKOutput, phase: Phase) -> Tensor:
+        events.route("moe_runner", MarlinRunner.run, layer=self.config.layer, phase=phase, reason="runner is marlin")
+        w13, w2 = (
+            self.method.decode(replace(packed, codes=unpack(packed.codes, shape)))
+            for packed, shape in ((self.w13, self.w13_shape), (self.w2, self.w2_shape))
+        )
+        summed_TD = dispatch.experts(
+            x_TD,
+            w13,
+            w2,
+            topk_output.topk_ids_TK,
+            topk_output.topk_weights_TK,
+            self.config.swiglu_limit,
+            record=lambda choice: events.choice(choice, layer=self.config.layer, phase=phase),
+        )
+        factor = self.config.routed_scaling_factor
+        events.constant(factor, site="kernel", layer=self.config.layer, phase=phase)
+        return summed_TD * factor
+
+
+def repack(codes_ENY: Tensor) -> Tensor:
+    """One-byte codes [E, N, Y] to tiles [E, N/16, Y/8, 8, 16], column first inside; padded to whole tiles."""
+    rows, columns = codes_ENY.shape[1:]
+    padded = F.pad(codes_ENY.view(torch.uint8), (0, -columns % TILE_BYTES, 0, -rows % TILE_ROWS))
+    tiles = padded.unflatten(2, (-1, TILE_BYTES)).unflatten(1, (-1, TILE_ROWS)).permute(0, 1, 3, 4, 2)
+    return tiles.contiguous().view(codes_ENY.dtype)
+
+
+def unpack(tiles: Tensor, shape: torch.Size) -> Tensor:
+    """The inverse of `repack`, for codes of this shape."""
+    codes = tiles.view(torch.uint8).permute(0, 1, 4, 2, 3).flatten(3, 4).flatten(1, 2)
+    return codes[:, : shape[1], : shape[2]].contiguous().view(tiles.dtype)

@@ -1,0 +1,43 @@
+"""The plain runner: weights unpacked once, at load, in the loader's [gate, up] order.
+
+Contract: sums the experts with the weights as they come; the routed scaling factor is none of its business.
+Live when: the runner is "reference", which "auto" takes on every device so far.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+from engine import events
+from engine.events import Phase
+from engine.runners.base import MoeRunner, MoeRunnerConfig
+from engine.topk import TopKOutput
+from kernels import dispatch
+
+if TYPE_CHECKING:
+    from engine.methods.base import MoEMethod, Packed
+
+
+class ReferenceRunner(MoeRunner):
+    name = "reference"
+    applies_routed_scaling_factor = False
+
+    def __init__(self, config: MoeRunnerConfig, method: MoEMethod, w13: Packed, w2: Packed) -> None:
+        self.config = config
+        self.w13, self.w2 = method.decode(w13), method.decode(w2)
+
+    def run(self, x_TD: Tensor, topk_output: TopKOutput, phase: Phase) -> Tensor:
+        events.route(
+            "moe_runner", ReferenceRunner.run, layer=self.config.layer, phase=phase, reason="runner is reference"
+        )
+        return dispatch.experts(
+            x_TD,
+            self.w13,
+            self.w2,
+            topk_output.topk_ids_TK,
+            topk_output.topk_weights_TK,
+            self.config.swiglu_limit,
+            record=lambda choice: events.choice(choice, layer=self.config.layer, phase=phase),
+        )
