@@ -1,0 +1,74 @@
+"""Single steps a person asks for: one probe on one arm, or one patch with and without.
+
+Contract: the same bench, cache, liveness and statistics as in an investigation; a patch whose changed lines never ran
+is not compared, it is dead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from lab.arms import parse_arm
+from lab.bench import Bench
+from lab.case import Case
+from lab.inquiry import Inquiry
+from lab.needs import Needs
+from store.errors import UsageError
+from store.models import Comparison, Verdict
+
+
+def run_arm(case: Case, bench: Bench, *, probe: str, arm: str, seed: int | None = None) -> str:
+    """Run one probe on one arm."""
+    case.target.probe(probe)
+    bench.fix = case.store.meta("fix") or ""
+    parsed = parse_arm(arm, [patch.name for patch in case.store.patches()])
+    outcome = bench.start(probe, parsed, seed=seed).result()
+    state = "cached" if outcome.cached else f"{outcome.attempt.wall_s:.1f} s"
+    reason = f": {outcome.attempt.reason}" if outcome.attempt.reason else ""
+    return f"{probe} on {arm}: {outcome.attempt.status} ({state}){reason}"
+
+
+def compare_patch(case: Case, bench: Bench, *, patch: str, probe: str = "", background: str = "full") -> str:
+    """Compare a background with and without a patch; writes the verdict down and says it.
+
+    Raises:
+        UsageError: the patch is a planted fault, or the background leaves it out.
+    """
+    inquiry = Inquiry(case, bench)
+    chosen = case.target.probe(probe) if probe else inquiry.primary
+    bench.fix = case.store.meta("fix") or ""
+    row = case.store.patch(patch)
+    known = [other.name for other in case.store.patches()]
+    ground = parse_arm(background, known)
+    if row.role == "control":
+        raise UsageError(f"`{patch}` is a planted fault, no suspect", hint="name a patch of `livepath patch list`")
+    if row.role == "stack" and ground.root == "full" and patch not in ground.minus:
+        with_, without = ground, Needs(inquiry, ground, chosen).removal(patch)
+    else:
+        with_, without = ground.with_(patch), ground
+    inquiry.start(chosen.name, *(arm for arm in (with_, without) if bench.applies(arm)))
+
+    def write(verdict: Verdict, reason: str, *, runs: Sequence[int] = (), comparison: Comparison | None = None) -> str:
+        inquiry.verdict(
+            patch, verdict, reason, probe=chosen.name, background=ground.name, runs=runs, comparison=comparison
+        )
+        return f"`{patch}` under {chosen.name} on {ground.name}: {verdict}, {reason}"
+
+    for arm in (with_, without):
+        if not bench.applies(arm):
+            return write("does_not_apply", f"{arm.name} does not apply")
+        outcome = inquiry.outcome(chosen.name, arm)
+        if not outcome.usable:
+            return write("cannot_be_tested", f"{arm.name}: {outcome.attempt.reason}", runs=[outcome.run_id])
+    outcome = inquiry.outcome(chosen.name, with_)
+    live = inquiry.liveness(row, outcome)
+    if live.dead:
+        return write("dead", live.why, runs=[outcome.run_id])
+    comparison = inquiry.compare(chosen, ground.name, without, with_)
+    text = f"{comparison.metric} {comparison.difference:+.3g} (n {comparison.n}), {comparison.outcome}"
+    if comparison.outcome == "worse":
+        return write("culprit", text, comparison=comparison)
+    if comparison.outcome == "better":
+        return write("fix", text, comparison=comparison)
+    # A single A/B plants no fault, so it cannot exonerate.
+    return write("inconclusive", f"{text}; a planted fault would be needed to exonerate it", comparison=comparison)
