@@ -229,12 +229,16 @@ class Bench:
         """Write everything an attempt produced in one transaction."""
         attempt_id = attempt.id
         assert attempt_id is not None
+        reason = result.reason
+        if result.status == "cannot_be_tested" and result.exit_code is not None:
+            # The last line a program printed before it gave up usually says why.
+            reason = "; ".join(filter(None, (reason, result.stderr_tail.strip().rpartition("\n")[2][:200])))
         attempt = replace(
             attempt,
             status=result.status,
             exit_code=result.exit_code,
             signal=result.signal,
-            reason=result.reason,
+            reason=reason,
             stderr_tail=result.stderr_tail,
             unreadable_events=result.events.unreadable,
             fully_traced=result.record.fully_traced,

@@ -94,12 +94,13 @@ def _file_changes(git: Git, file: FileDiff, before: str, after: str, trace: Sequ
             yield Change(path=path, line=1, text="(file removed)", role="acting", place="removed", after=(1, end))
     elif not old.same_program(new):
         yield from _hunk_changes(path, file.hunks, old, new)
+        yield from _reparented(path, file.hunks, old, new)
 
 
 def _hunk_changes(path: str, hunks: Sequence[Hunk], old: Source, new: Source) -> Iterator[Change]:
     gone: set[str] = set()
     for hunk in hunks:
-        removed, unreplaced, came = _difference(_touched(old, hunk.old_lines), _touched(new, hunk.new_lines))
+        removed, unreplaced, came = _difference(hunk, old, new)
         for line, text in zip(hunk.new_lines, hunk.added, strict=True):
             owners = [each for each in new.owners(line) if id(each) in came]
             if not owners:
@@ -114,12 +115,31 @@ def _hunk_changes(path: str, hunks: Sequence[Hunk], old: Source, new: Source) ->
         yield from _gaps(path, hunk, hunks, lost, old, new)
 
 
+def _reparented(path: str, hunks: Sequence[Hunk], old: Source, new: Source) -> Iterator[Change]:
+    """Untouched lines that an edit elsewhere put into another block: below a moved `def`, a gone `elif`."""
+    for statement in old.statements:
+        line = map_line(hunks, statement.start)
+        if line is None or statement.kind == "nothing":
+            continue
+        same = [each for each in new.owners(line) if each.shape == statement.shape]
+        if same and all(each.block != statement.block for each in same):
+            role: Role = "acting" if same[0].kind == "acting" else "bound"
+            yield Change(
+                path=path,
+                line=line,
+                text=new.lines[line - 1].strip(),
+                role=role,
+                qualname=same[0].qualname,
+                reason="the line is as it was, the block around it is another",
+            )
+
+
 def _touched(source: Source, lines: range) -> list[Statement]:
     seen: dict[int, Statement] = {id(each): each for line in lines for each in source.owners(line)}
     return [each for each in seen.values() if each.kind != "nothing"]
 
 
-def _difference(old: list[Statement], new: list[Statement]) -> tuple[list[Statement], list[Statement], set[int]]:
+def _difference(hunk: Hunk, old: Source, new: Source) -> tuple[list[Statement], list[Statement], set[int]]:
     """What a hunk removes, what of that nothing in the same block stands for now, and the ids of what it brings.
 
     The same statement in the same place is neither removed nor brought.
@@ -127,14 +147,15 @@ def _difference(old: list[Statement], new: list[Statement]) -> tuple[list[Statem
     removed: list[Statement] = []
     unreplaced: list[Statement] = []
     came: set[int] = set()
-    keys = [[(each.shape, each.place) for each in side] for side in (old, new)]
+    before, after = _touched(old, hunk.old_lines), _touched(new, hunk.new_lines)
+    keys = [[(each.shape, each.place) for each in side] for side in (before, after)]
     for tag, i, j, k, m in difflib.SequenceMatcher(None, keys[0], keys[1], autojunk=False).get_opcodes():
         if tag == "equal":
             continue
-        blocks = {(each.place, each.qualname) for each in new[k:m] if each.kind == "acting"}
-        removed += old[i:j]
-        unreplaced += [each for each in old[i:j] if (each.place, each.qualname) not in blocks]
-        came |= {id(each) for each in new[k:m]}
+        blocks = {each.block for each in after[k:m] if _acts(each, old, new)}
+        removed += before[i:j]
+        unreplaced += [each for each in before[i:j] if each.block not in blocks]
+        came |= {id(each) for each in after[k:m]}
     return removed, unreplaced, came
 
 
@@ -222,7 +243,7 @@ def _survivor(
 
 def _stand_in(removed: Statement, hunk: Hunk, new: Source) -> Span | None:
     """Where a whole block was replaced: the statement of the new block nearest to the hunk."""
-    block = [each for each in new.statements if each.place == removed.place and each.qualname == removed.qualname]
+    block = [each for each in new.statements if each.block == removed.block]
     nearest = min(block, key=lambda each: abs(each.start - hunk.new_start), default=None)
     return nearest.extent if nearest else None
 

@@ -20,10 +20,17 @@ if TYPE_CHECKING:
 
 
 def why_dead(
-    inquiry: Inquiry, trial: Trial, patch: Patch, outcome: Outcome
+    inquiry: Inquiry, trial: Trial, patch: Patch, outcomes: list[Outcome]
 ) -> tuple[tuple[str, ...], str, tuple[int, ...]]:
-    """Returns (given, reason in words, runs that show it). `given` is empty where nothing was found."""
-    probe = outcome.run.probe
+    """Returns (given, reason in words, runs that show it). `given` is empty where nothing was found.
+
+    Args:
+        inquiry: the investigation.
+        trial: the stack on trial.
+        patch: the dead patch.
+        outcomes: the runs on which it is dead, one per probe.
+    """
+    probe = min(outcomes, key=lambda outcome: outcome.attempt.wall_s or 0.0).run.probe
     runs: list[int] = []
 
     def live_on(arm: Arm) -> bool | None:
@@ -46,7 +53,11 @@ def why_dead(
                 continue
             if live_on(trial.whole.without(*closures[name])):
                 return (name,), f"it is live again without {name}", tuple(runs)
-    given, reason = machine_reason(
-        inquiry.case.git, outcome.run.tree, inquiry.liveness(patch, outcome), inquiry.machine
-    )
+    reasons = [
+        machine_reason(inquiry.case.git, outcome.run.tree, inquiry.liveness(patch, outcome), inquiry.machine)
+        for outcome in outcomes
+    ]
+    # A probe that came as far as the guard that a fact of the machine decides says more than one that turned off before.
+    facts = inquiry.machine.get("given") or []
+    given, reason = next((found for found in reasons if set(found[0]) & set(facts)), reasons[0])
     return given, reason, tuple(runs)

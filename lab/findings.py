@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from lab.claims import route_findings
 from lab.endpoints import Endpoints
 from lab.exponent import disagreement_findings
 from lab.inquiry import Inquiry
@@ -28,6 +29,8 @@ def write_findings(inquiry: Inquiry, ends: Endpoints, trial: Trial | None) -> li
     """Write every finding the record supports and return them."""
     store = inquiry.case.store
     found = [_endpoint_finding(inquiry, ends)]
+    if trial is not None and trial.joint:
+        found.append(_joint_finding(trial))
     for patch in [*inquiry.case.candidates, *inquiry.case.stack]:
         verdicts = store.verdicts(patch=patch.name)
         if verdicts:
@@ -38,6 +41,7 @@ def write_findings(inquiry: Inquiry, ends: Endpoints, trial: Trial | None) -> li
         if liveness and liveness[-1].word in ("not_seen", "absent"):
             found.append(_reading_finding(reading, liveness[-1]))
     found += disagreement_findings(store)
+    found += route_findings(store, inquiry.case.git)
     return [store.put_finding(finding) for finding in found]
 
 
@@ -89,6 +93,23 @@ def summary_of(verdicts: list[PatchVerdict]) -> PatchVerdict:
     return min(spoken, key=lambda verdict: VERDICTS_WORST_FIRST.index(verdict.verdict))
 
 
+def _joint_finding(trial: Trial) -> Finding:
+    """The whole stack at once, held against the ground without it."""
+    said = "; ".join(
+        f"{probe}: {c.metric} {c.outcome}, {c.difference:+.3g} (n {c.n})" for probe, c in trial.joint.items()
+    )
+    left = f" without {', '.join(culprit.name for culprit in trial.culprits)}" if trial.culprits else ""
+    return Finding(
+        key="joint",
+        claim=f"The whole stack{left} against {trial.ground.name}: {said}",
+        verdict=None,
+        patch="",
+        patch_id="",
+        diff="",
+        evidence=tuple({"kind": "comparison", "id": c.id} for c in trial.joint.values()),
+    )
+
+
 _SAYS: dict[Verdict, str] = {
     "culprit": "is a culprit",
     "fix": "is a fix",
@@ -105,13 +126,7 @@ def _patch_finding(patch: Patch, verdicts: list[PatchVerdict]) -> Finding:
     worst = summary_of(verdicts)
     with_ = f" together with {', '.join(f'`{name}`' for name in worst.verdict_with)}" if worst.verdict_with else ""
     given = f" given {', '.join(worst.given)}" if worst.given else ""
-    reasons = "; ".join(
-        dict.fromkeys(
-            f"{verdict.probe} on {verdict.background}: {verdict.reason}" if verdict.probe else verdict.reason
-            for verdict in verdicts
-            if verdict.verdict == worst.verdict
-        )
-    )
+    reasons = _reasons([verdict for verdict in verdicts if verdict.verdict == worst.verdict])
     runs = dict.fromkeys(run for verdict in verdicts for run in verdict.runs)
     comparisons = dict.fromkeys(verdict.comparison_id for verdict in verdicts if verdict.comparison_id)
     return Finding(
@@ -125,6 +140,20 @@ def _patch_finding(patch: Patch, verdicts: list[PatchVerdict]) -> Finding:
             *({"kind": "run", "id": run} for run in runs),
             *({"kind": "comparison", "id": comparison} for comparison in comparisons),
         ),
+    )
+
+
+def _reasons(verdicts: list[PatchVerdict]) -> str:
+    """Each reason once, with the probes and backgrounds it holds for; a dead patch needs only its first."""
+    where: dict[str, list[str]] = {}
+    for verdict in verdicts:
+        place = f"{verdict.probe} on {verdict.background}" if verdict.probe else ""
+        where.setdefault(verdict.reason, []).append(place)
+    if verdicts[0].verdict == "dead":
+        probes = ", ".join(dict.fromkeys(verdict.probe for verdict in verdicts))
+        return f"{verdicts[0].reason} (on {verdicts[0].background}, under {probes})"
+    return "; ".join(
+        f"{', '.join(filter(None, places))}: {reason}" if any(places) else reason for reason, places in where.items()
     )
 
 

@@ -56,6 +56,8 @@ def _judge_candidate(inquiry: Inquiry, candidate: Patch, ground: Arm) -> Verdict
 
     if not inquiry.bench.applies(arm):
         return write("does_not_apply", f"does not apply on {ground.name}")
+    if inquiry.bench.assemble(arm) == inquiry.bench.assemble(ground):
+        return write("inconclusive", f"no effect: {ground.name} holds it already, the tree does not change")
     outcome = inquiry.outcome(probe.name, arm)
     if not outcome.usable:
         return write("cannot_be_tested", f"{arm.name}: {outcome.attempt.reason}", runs=[outcome.run_id])

@@ -21,6 +21,8 @@ from lab.inquiry import Inquiry
 from lab.live import reading_liveness
 from lab.metric import Measurement
 from lab.questions import answer_question
+from lab.readings import freshness
+from lab.recheck import recheck
 from lab.suspects import Trial, judge_stack
 from store.errors import LivepathError
 
@@ -38,6 +40,9 @@ def investigate(case: Case, bench: Bench) -> str:
     read_readings(inquiry, whole)
     decide_hypotheses(case.store, case.target, measurements_for(inquiry))
     findings = write_findings(inquiry, ends, trial)
+    recheck(
+        case.store, {r.id: freshness(case.git, r, case.store.case().head).state for r in case.store.readings() if r.id}
+    )
     bench.pace.expect_no_more()
     bench.report()
     return _message(inquiry, ends, fix, trial, len(findings))

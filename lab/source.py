@@ -13,7 +13,8 @@ import tokenize
 import warnings
 from functools import lru_cache
 
-from lab.statements import Definition, Guard, Statement, StatementKind, Walk
+from lab.blocks import Walk
+from lab.statements import Definition, Guard, Statement, StatementKind
 from store.errors import UsageError
 
 _LAYOUT = frozenset(

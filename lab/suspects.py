@@ -76,7 +76,7 @@ def _find_dead(inquiry: Inquiry, trial: Trial, patches: list[Patch], probes: lis
         if not found or not all(live.dead for _, live in found):
             continue
         trial.dead.add(patch.name)
-        given, reason, runs = why_dead(inquiry, trial, patch, found[0][0])
+        given, reason, runs = why_dead(inquiry, trial, patch, outcomes)
         for outcome, live in found:
             inquiry.verdict(
                 patch.name,

@@ -105,11 +105,19 @@ def _bisect(case: Case, bench: Bench, job: Job) -> str:
     return bisect(case, bench, **job.argument)
 
 
+def _sight(case: Case, bench: Bench, job: Job) -> str:
+    from lab.inquiry import Inquiry
+    from lab.sight_table import measure_table
+
+    return measure_table(Inquiry(case, bench))
+
+
 _WORK: dict[str, Callable[[Case, Bench, Job], str]] = {
     "investigate": _investigate,
     "run": _run,
     "ab": _ab,
     "bisect": _bisect,
+    "sight": _sight,
 }
 
 

@@ -165,12 +165,25 @@ def test_imports_for_the_type_checker_only_bind(changes: Changes) -> None:
     assert {change.role for change in changes(METHODS, new)} == {"bound"}
 
 
+def test_untouched_lines_that_come_into_another_block_act(changes: Changes) -> None:
+    old = "def f():\n    g()\n    return 1\n"
+    new = "g()\ndef f():\n    return 1\n"
+    moved = "def f():\n    g()\n\ndef h():\n    k()\n"
+
+    assert [change.text for change in changes(old, new) if change.role == "acting" and change.place == "line"] == [
+        "g()"
+    ]
+    found = changes(moved, moved.replace("def h():\n", ""))
+    assert [(c.text, c.qualname) for c in found if c.place == "line"] == [("k()", "f")]
+
+
 def test_an_elif_that_becomes_else_still_acts(changes: Changes) -> None:
     old = "def f(a, b):\n    if a:\n        c = 1\n    elif b:\n        c = 2\n    return c\n"
 
     found = changes(old, old.replace("elif b:", "else:"))
 
-    assert [(change.role, change.place) for change in found] == [("acting", "gap")]
+    rows_found = [(change.role, change.place, change.line) for change in found]
+    assert rows_found == [("acting", "gap", 5), ("acting", "line", 5)]
 
 
 def test_a_removed_definition_asks_for_the_run_without(changes: Changes) -> None:

@@ -244,6 +244,14 @@ def test_a_removed_file_that_never_ran_is_dead_with_the_run_without(subject: Sub
     assert subject.liveness(patch, subject.run(), without=before).dead
 
 
+def test_an_except_that_is_removed_acts_where_its_try_ran(subject: Subject) -> None:
+    text = "try:\n    x = 1\nexcept ValueError:\n    x = 2\nexcept KeyError:\n    x = 3\n"
+    subject.patch({"main.py": text}, "try")
+    patch = subject.patch({"main.py": text.replace("except ValueError:\n    x = 2\n", "")})
+
+    assert subject.liveness(patch, subject.run()).acting_executed == 1
+
+
 def test_a_one_line_function_is_told_apart_by_its_arcs(subject: Subject) -> None:
     patch = subject.patch(methods("return x + 1", "return x + 2"))
     calling = "from engine.methods import short\nshort(1)\n"

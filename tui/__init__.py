@@ -1,0 +1,1 @@
+"""The workbench room that shows and asks: the screen and the command line."""

@@ -1,0 +1,64 @@
+"""The root command: the verbs, and what happens without one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from tui.cli import cases, findings, patches, readings, record, reports, runs, thoughts, worked
+from tui.cli.output import Output
+from tui.cli.session import Session, with_form, with_place
+
+_HELP = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+
+
+@click.group(invoke_without_command=True, context_settings=_HELP, no_args_is_help=False)
+@click.option("--headless", is_flag=True, help="Investigate without a screen and print the report.")
+@click.option("--version", "show_version", is_flag=True, help="Print the version.")
+@with_place
+@with_form
+@click.pass_context
+def livepath(
+    context: click.Context,
+    headless: bool,
+    show_version: bool,
+    case_slug: str | None,
+    folder: Path | None,
+    output: Output,
+) -> None:
+    """Hunt silent regressions in inference engines: which patch did it, and did its lines run at all.
+
+    Without a verb: investigate the case of the target here, from its symptom to findings with their diffs. Where there
+    is no target, that is the worked case of the embedded engine, in `.demo`.
+    """
+    if context.invoked_subcommand is not None:
+        if headless or output.form != "text" or case_slug or folder:
+            raise click.UsageError(f"put options after the verb: livepath {context.invoked_subcommand} ...")
+        return
+    if show_version:
+        from lab.version import livepath_version
+
+        click.echo(f"livepath {livepath_version()}")
+        return
+    worked.investigate(context.find_object(Session) or Session(), output, folder, case_slug)
+
+
+for command in (
+    worked.demo,
+    cases.case,
+    patches.patch,
+    thoughts.question,
+    thoughts.hypothesis,
+    thoughts.assumption,
+    readings.reading,
+    readings.live,
+    runs.run,
+    runs.ab,
+    findings.finding,
+    reports.report,
+    record.search,
+    record.log,
+    record.undo,
+):
+    livepath.add_command(command)

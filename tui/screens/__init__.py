@@ -1,0 +1,1 @@
+"""The screens of a case and the dialogs on top of them."""
