@@ -142,14 +142,33 @@ def open_case(start: Path, slug: str | None = None) -> Case:
     if slug not in known:
         raise UsageError(f"no case `{slug}`", hint=f"known: {', '.join(known) or 'none'}")
     case = Case(slug=slug, home=home, store=Store.open(home / f"{slug}.db"), target=target, git=git)
-    sync_patches(case)
+    follow_target(case)
     return case
 
 
+def follow_target(case: Case) -> None:
+    """Bring the record up to the repository as it is: base and head after a rebase, and the patches between them."""
+    info = case.store.case()
+    now = replace(
+        info,
+        target_toml=case.target.text,
+        base=case.git.commit(case.target.base),
+        head=case.git.commit(case.target.head),
+        machine=machine_facts(case.target),
+    )
+    if now != info:
+        case.store.put_case(now)
+    sync_patches(case)
+
+
 def sync_patches(case: Case) -> None:
-    """Write the target's patches into the record, keeping what a person said of them."""
-    known = {patch.name: patch for patch in case.store.patches()}
-    for patch in all_patches(case.target, case.git):
+    """Write the target's patches into the record, keeping what a person said of them; those that left are gone."""
+    known = {patch.name: patch for patch in [*case.store.patches(), *case.store.patches("gone")]}
+    present = all_patches(case.target, case.git)
+    for name in known.keys() - {patch.name for patch in present}:
+        if known[name].role != "gone":
+            case.store.put_patch(replace(known[name], role="gone"))
+    for patch in present:
         old = known.get(patch.name)
         if old is not None:
             patch = replace(patch, id=old.id, tier=old.tier, reason=old.reason, suspected=old.suspected)

@@ -57,7 +57,7 @@ def why_dead(
         machine_reason(inquiry.case.git, outcome.run.tree, inquiry.liveness(patch, outcome), inquiry.machine)
         for outcome in outcomes
     ]
-    # A probe that came as far as the guard that a fact of the machine decides says more than one that turned off before.
+    # A probe that came as far as a guard the machine decides says more than one that turned off before it.
     facts = inquiry.machine.get("given") or []
     given, reason = next((found for found in reasons if set(found[0]) & set(facts)), reasons[0])
     return given, reason, tuple(runs)

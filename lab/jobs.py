@@ -34,7 +34,12 @@ def submit(case: Case, kind: str, argument: dict[str, Any] | None = None) -> Job
     for job in case.store.jobs():
         if job.state in _OPEN and job.kind == kind and job.argument == argument:
             return job if alive(job) else start_worker(case, job)
-    return start_worker(case, case.store.add_job(Job(kind=kind, argument=argument)))
+    job = case.store.add_job(Job(kind=kind, argument=argument))
+    try:
+        return start_worker(case, job)
+    except KeyboardInterrupt:
+        case.store.request_cancel(job.id)  # whoever stops while it starts wants no worker either
+        raise
 
 
 def start_worker(case: Case, job: Job) -> Job:

@@ -27,8 +27,11 @@ class Listing:
     note: str  # why there are no words, or ""
 
 
-def listing(case: Case, path: str, rev: str | None = None) -> Listing:
+def listing(case: Case, path: str, rev: str | None = None, *, run_id: int | None = None) -> Listing:
     """The file at a commit (None: the case's head).
+
+    Args:
+        run_id: the run to prefer, if it had this version of the file.
 
     Raises:
         UsageError: there is no such file at that commit, or it is no text.
@@ -42,7 +45,7 @@ def listing(case: Case, path: str, rev: str | None = None) -> Listing:
         what = "is no text" if raw is not None else "does not exist"
         raise UsageError(f"{path} {what} at {commit[:12]}", hint="name a file as `git ls-files` prints it")
     lines = tuple(text.removesuffix("\n").split("\n"))
-    found = _run_with(case, path, blob or "")
+    found = _run_with(case, path, blob or "", run_id)
     if found is None:
         note = "no run had this version of the file"
         return Listing(
@@ -65,10 +68,11 @@ def traced_files(case: Case) -> tuple[str, ...]:
     return tuple(path for folder in case.target.trace for path in case.git.files(head, folder))
 
 
-def _run_with(case: Case, path: str, blob: str) -> tuple[Run, Attempt] | None:
-    runs = sorted(
-        case.store.runs(), key=lambda run: (run.arm == "full", run.arm.startswith("full"), run.id), reverse=True
-    )
+def _run_with(case: Case, path: str, blob: str, wanted: int | None) -> tuple[Run, Attempt] | None:
+    def rank(run: Run) -> tuple[bool, bool, bool, int]:
+        return (run.id == wanted, run.arm == "full", run.arm.startswith("full"), run.id or 0)
+
+    runs = sorted(case.store.runs(), key=rank, reverse=True)
     for run in runs:
         attempt = case.store.last_good_attempt(run.id or 0)
         if attempt is not None and case.git.blob(run.tree, path) == blob:

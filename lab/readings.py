@@ -86,7 +86,11 @@ def make_reading(git: Git, spec: str, note: str = "", *, rev: str = "HEAD") -> R
         UsageError: there is no such file, it has no such lines, or it is no text; the hint names the nearest.
         RepoError: the commit is unknown.
     """
-    wanted = parse_spec(spec)
+    return read_spec(git, parse_spec(spec), note, rev=rev)
+
+
+def read_spec(git: Git, wanted: Spec, note: str = "", *, rev: str = "HEAD") -> Reading:
+    """The reading that a spec names; fails as `make_reading` does."""
     commit = git.commit(wanted.rev or rev)
     path = _inside(git.root, wanted.path, local=not wanted.host)
     blob = git.blob(commit, path)
@@ -127,6 +131,8 @@ def freshness(git: Git, reading: Reading, revision: str) -> Freshness:
         RepoError: the revision is unknown.
     """
     tree = git.tree(revision)
+    if not reading.blob:
+        return _lost(reading, "it was matched to no commit")
     path = reading.path
     blob = git.blob(tree, path)
     if blob == reading.blob:

@@ -1,7 +1,7 @@
 """The worked case: what an engineer wrote down when the deployed engine began to lose facts in long contexts.
 
 Contract: everything here is what a person would type (symptom, suspicions with tier and reason, questions, hypotheses
-with predictions, one reading); no result is. All results come from runs on this machine.
+with predictions, one reading, a recorded terminal session); no result is. All results come from runs on this machine.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from lab.case import Case, create_case, home_of, open_case, slugs
 from lab.demo import make_demo
 from lab.git import Git
 from lab.readings import make_reading
+from lab.series import PATCHES
+from lab.session import import_session
 from lab.source import parse
 from store.models import Assumption, Hypothesis, Predicate, Question
 
@@ -114,3 +116,4 @@ def _write_down(case: Case) -> None:
     method = source.named(qualname) if source else None
     if method is not None:
         store.add_reading(make_reading(case.git, f"{path}:{method.start}-{method.end}@main", note))
+    import_session(case, PATCHES / "session.log")

@@ -121,7 +121,7 @@ def m002(db: sqlite_utils.Database) -> None:
         CREATE TABLE patch (
             id INTEGER PRIMARY KEY,
             name TEXT NOT NULL UNIQUE,
-            role TEXT NOT NULL CHECK (role IN ('stack', 'candidate', 'control')),
+            role TEXT NOT NULL CHECK (role IN ('stack', 'candidate', 'control', 'gone')),
             kind TEXT NOT NULL CHECK (kind IN ('commit', 'file', 'flag')),
             position INTEGER NOT NULL,
             "commit" TEXT,

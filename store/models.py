@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-Role = Literal["stack", "candidate", "control"]
+# A patch that left the target is "gone": what was found of it stays on record, and it takes part in nothing more.
+Role = Literal["stack", "candidate", "control", "gone"]
 PatchKind = Literal["commit", "file", "flag"]
 Verdict = Literal["does_not_apply", "needs", "cannot_be_tested", "dead", "culprit", "fix", "exonerated", "inconclusive"]
 LivenessWord = Literal[

@@ -19,8 +19,9 @@ def put_patch(db: Database, patch: Patch) -> Patch:
 
 
 def patches(db: Database, role: Role | None = None) -> list[Patch]:
-    """The stack in order of application, then candidates, then controls; or those of one role."""
-    return select(db, Patch, order=_ORDER, **({} if role is None else {"role": role}))
+    """The stack in order of application, then candidates, then controls; or those of one role. None that is gone."""
+    found = select(db, Patch, order=_ORDER, **({} if role is None else {"role": role}))
+    return found if role == "gone" else [patch for patch in found if patch.role != "gone"]
 
 
 def patch(db: Database, name: str) -> Patch:

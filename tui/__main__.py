@@ -37,7 +37,7 @@ def main(words: Sequence[str] | None = None, session: object = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except (KeyboardInterrupt, click.Abort) as error:
-        return _fail(error, "stopped", "", 130)
+        return _fail(error, "stopped", "start again to go on; what was finished is kept", 130)
     except click.exceptions.Exit as error:
         return error.exit_code
     except click.UsageError as error:

@@ -34,7 +34,7 @@ class Selection:
 
 
 def compress(x_BTD: Tensor, params: Params, prefix: str, rate: int, *, overlap: bool, eps: float) -> Tensor:
-    """Pools every `rate` tokens into one entry by a per-channel softmax; with `overlap` the window before takes part."""
+    """Pools every `rate` tokens into one entry, softmax per channel; with `overlap` the window before takes part."""
     num_entries = x_BTD.shape[1] // rate
     x = x_BTD[:, : num_entries * rate]
     shape = (num_entries, rate)
@@ -148,7 +148,7 @@ def _softmax_over_all(
     window: int,
     sinks_H: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    """One softmax over window, usable entries and the sink; returns the mixed values and each entry's head-mean mass."""
+    """One softmax over window, usable entries and the sink: the mixed values, and each entry's head-mean mass."""
     back_QW = at_Q.unsqueeze(-1) - torch.arange(window - 1, -1, -1, device=at_Q.device)
     near_BQWC = kv_BTC[:, back_QW.clamp(min=0)]
     scale = queries_BQHC.shape[-1] ** -0.5

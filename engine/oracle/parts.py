@@ -25,7 +25,7 @@ def rms(x: Tensor, eps: float, weight: Tensor | None = None) -> Tensor:
 
 
 def rope_frequencies(config: ModelConfig, *, compressed: bool, device: torch.device) -> Tensor:
-    """Returns the R/2 angular frequencies of a sliding layer, or of a compressed one (other base, YaRN where configured)."""
+    """Returns the R/2 angular frequencies of a sliding layer, or of a compressed one (other base, perhaps YaRN)."""
     num_channels = config.qk_rope_head_dim
     base = config.compress_rope_theta if compressed else config.rope_theta
     exponents_P = torch.arange(0, num_channels, 2, device=device, dtype=torch.float32) / num_channels

@@ -1,1 +1,1 @@
-"""Measurements of the engine: `python -m engine.probes.NAME --help`. Each runs on one thread and reports as JSON lines."""
+"""Measurements of the engine: `python -m engine.probes.NAME --help`. One thread each, JSON lines out."""

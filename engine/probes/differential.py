@@ -1,7 +1,7 @@
 """One path against another on the same inputs, op by op.
 
 `topk`: HashTopK's weights against StandardTopK's on the same scores, held to the same experts. `experts`, `attention`,
-`read` and `write`: the engine's op against the oracle's, on inputs that the engine itself produced in prefill and decode.
+`read` and `write`: the engine's op against the oracle's, on inputs that the engine itself made in prefill and decode.
 The number is a relative error, |a - b| / |b|; the metric is the largest one.
 """
 
@@ -22,6 +22,7 @@ from engine import events
 from engine.config import ModelConfig
 from engine.engine import Engine
 from engine.events import Phase
+from engine.moe import MoE
 from engine.oracle import routed_sum, shared_expert
 from engine.oracle.attention import attend
 from engine.oracle.parts import Params, mix_coefficients, read_streams, write_streams
@@ -55,7 +56,7 @@ def _scaled(values: Tensor, scales: Tensor) -> Tensor:
     return values.float() * scales.unsqueeze(-1)
 
 
-def routers(topk: HashTopK, config: ModelConfig, calls: list[Call]) -> Iterator[Row]:
+def routers(mlp: MoE, config: ModelConfig, calls: list[Call]) -> Iterator[Row]:
     """HashTopK as it ran, against a StandardTopK whose correction bias leaves it no other choice of experts."""
     for phase in PHASES:
         seen = [call for call in calls if call.args[2] == phase]
@@ -70,11 +71,11 @@ def routers(topk: HashTopK, config: ModelConfig, calls: list[Call]) -> Iterator[
             bias_E = torch.zeros(config.n_routed_experts).index_fill(0, picks_K, HOLD)
             standard = StandardTopK(
                 config,
-                topk.gate_ED,
+                mlp.topk.gate_ED,
                 bias_E,
-                layer=topk.layer,
-                routed_scaling_factor=topk.routed_scaling_factor,
-                apply_routed_scaling_factor_on_output=topk.apply_routed_scaling_factor_on_output,
+                layer=mlp.layer,
+                routed_scaling_factor=mlp.routed_scaling_factor,
+                apply_routed_scaling_factor_on_output=mlp.experts.should_fuse_routed_scaling_factor_in_topk,
             )
             found = standard.forward(x_ND[rows], rows, phase)
             standard_NE[rows] = empty_NE[rows].scatter(-1, found.topk_ids_TK, found.topk_weights_TK)
@@ -128,11 +129,12 @@ def rows_of_layer(engine: Engine, number: int, params: Params, ids_BT: Tensor) -
         routing = stack.enter_context(recorded(layer.mlp.topk, "forward"))
         attention = stack.enter_context(recorded(layer.self_attn, "forward"))
         sites = {
-            site: [stack.enter_context(recorded(getattr(layer, site), op)) for op in ("read", "write")] for site in SITES
+            site: [stack.enter_context(recorded(getattr(layer, site), op)) for op in ("read", "write")]
+            for site in SITES
         }
         run_through(engine, ids_BT)
     if isinstance(layer.mlp.topk, HashTopK):
-        yield from routers(layer.mlp.topk, engine.config, routing)
+        yield from routers(layer.mlp, engine.config, routing)
     yield from expert_blocks(engine, number, params, experts)
     yield from attentions(engine, number, params, attention)
     for site, (reads, writes) in sites.items():

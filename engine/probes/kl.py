@@ -1,9 +1,9 @@
 """Distance of the engine's next-token distributions to a reference that holds the same quantised experts.
 
-The reference is the plain fp32 oracle with the engine's own dequantised expert weights, so storage formats cancel out and
-the floor is rounding. The engine goes its real way: prefill, then the last tokens of the context and the question by cached
-decoding. Scores are KL(reference || engine) in nats, apart for context positions and for answers: a wrong weighting of
-experts moves the first and leaves the second, a lost fact does the reverse.
+The reference is the plain fp32 oracle with the engine's own dequantised expert weights, so storage formats cancel out
+and the floor is rounding. The engine goes its real way: prefill, then the last tokens of the context and the question
+by cached decoding. Scores are KL(reference || engine) in nats, apart for context positions and for answers: a wrong
+weighting of experts moves the first and leaves the second, a lost fact does the reverse.
 """
 
 # B contexts of equal length, T tokens, P positions compared, V vocabulary
@@ -58,7 +58,8 @@ def work(args: argparse.Namespace) -> None:
     experts = {layer: engine.expert_weights(layer) for layer in range(engine.config.num_hidden_layers)}
     scores: dict[str, list[float]] = defaultdict(list)
     agreements: dict[str, list[float]] = defaultdict(list)
-    wanted = [(length, args.contexts) for length in args.lengths] + [(length, args.long) for length in args.long_lengths]
+    wanted = [(length, args.contexts) for length in args.lengths]
+    wanted += [(length, args.long) for length in args.long_lengths]
     groups = [(length, count) for length, count in wanted if count > 0]
     for done, (length, count) in enumerate(groups):
         ids_BT = sample_ids(args.seed, count, length)

@@ -37,7 +37,7 @@ def answers(engine: Engine, context_ids_BT: Ids, questions_BQ4: Ids) -> Ids:
 
 
 def depths_of(args: argparse.Namespace) -> Ids:
-    """Which depth each question asks about [contexts, questions]: all depths in turn, so that every cell fills evenly."""
+    """Which depth each question asks about [contexts, questions]: all in turn, so that every cell fills evenly."""
     return np.arange(args.contexts * args.questions).reshape(args.contexts, args.questions) % len(args.depths)
 
 
@@ -94,12 +94,13 @@ def _report(args: argparse.Namespace, cells: dict[Cell, list[bool]]) -> None:
 def _metric(found: list[bool], tags: dict[str, float]) -> None:
     low, high = session.wilson(sum(found), len(found))
     value = sum(found) / len(found)
-    events.emit("metric", name="recall", value=value, n=len(found), low=low, high=high, higher_is_better=True, tags=tags)
+    better = {"higher_is_better": True, "tags": tags}
+    events.emit("metric", name="recall", value=value, n=len(found), low=low, high=high, **better)
 
 
 def main(argv: list[str] | None = None) -> int:
     parser = session.parser_of("needle", __doc__, "--lengths 256,2048 --contexts 20")
-    parser.add_argument("--lengths", type=session.numbers(int), default="256,1024,2048", help="tokens of a whole prompt")
+    parser.add_argument("--lengths", type=session.numbers(int), default="256,1024,2048", help="tokens of a prompt")
     parser.add_argument("--contexts", type=int, default=40, help="contexts per length (default 40)")
     parser.add_argument("--questions", type=int, default=4, help="questions per context (default 4)")
     parser.add_argument("--depths", type=session.numbers(float), default="0,.25,.5,.75,1", help="0 is the first fact")

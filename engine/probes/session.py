@@ -77,7 +77,8 @@ def identity() -> None:
         if path and name.split(".")[0] in ("engine", "kernels"):
             files[name] = [path, hashlib.sha256(Path(path).read_bytes()).hexdigest()]
     changes = _git("status", "--porcelain", "--untracked-files=no")
-    events.emit("identity", commit=_git("rev-parse", "HEAD"), dirty=None if changes is None else bool(changes), files=files)
+    dirty = None if changes is None else bool(changes)
+    events.emit("identity", commit=_git("rev-parse", "HEAD"), dirty=dirty, files=files)
 
 
 def _git(*args: str) -> str | None:

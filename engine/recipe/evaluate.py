@@ -1,6 +1,6 @@
 """Measures recall of a checkpoint per length and depth, through the oracle, with index keys stored in several ways.
 
-Example: python -m engine.recipe.evaluate --checkpoint /tmp/mine --device cuda --contexts 200 --out /tmp/mine/recall.json
+Example: python -m engine.recipe.evaluate --checkpoint /tmp/mine --device cuda --contexts 200 --out /tmp/recall.json
 
 One question per depth and context, so every cell of a length has one prompt per context and contexts are independent.
 """

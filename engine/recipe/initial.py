@@ -1,7 +1,7 @@
 """Untrained weights that the recipe starts from.
 
-Contract: Hugging Face names, fp32. The hyper-connection biases are drawn wide and without symmetry on purpose: with biases near
-zero all streams stay alike, and a model trained from there cannot tell the mixing matrix from its transpose.
+Contract: Hugging Face names, fp32. The hyper-connection biases are drawn wide and without symmetry on purpose: with
+biases near zero all streams stay alike, and a model trained from there cannot tell the mixing from its transpose.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The losses: answer the questions, predict the context, find the gold entries, and teach the indexer what attention reads.
+"""The losses: answer the questions, predict the context, find the gold entries, teach the indexer what attention reads.
 
-Contract: attention is dense while training; the indexer's choice is used only when a checkpoint is evaluated. The indexer
-learns from the attention mass and gives it no gradient back.
+Contract: attention is dense while training; the indexer's choice is used only when a checkpoint is evaluated. The
+indexer learns from the attention mass and gives it no gradient back.
 """
 
 # B batch, T tokens, Q positions asked for, R of them in the context, N compressed entries
@@ -47,7 +47,7 @@ class Losses:
     accuracy: Tensor
 
     def total(self, gold_decay: float) -> Tensor:
-        """`gold_decay` goes from 1 to 0 with the learning rate: the retrieval loss starts the circuit and then lets go."""
+        """`gold_decay` falls from 1 to 0 with the learning rate: that loss starts the circuit, then lets go."""
         weighted_gold = GOLD_WEIGHT * gold_decay * self.gold
         return self.answer + CONTEXT_WEIGHT * self.context + INDEX_WEIGHT * self.index + weighted_gold
 

@@ -2,7 +2,7 @@
 
 Example: python -m engine.recipe.train --out /tmp/mine --device cuda --minutes 3 --seed 1
 
-Writes config.json, model.safetensors (fp32, Hugging Face names) and train.json (curve, versions, seconds, machine) into --out.
+Writes config.json, model.safetensors (fp32, Hugging Face names) and train.json (curve, versions, machine) into --out.
 A GPU run is not repeatable to the bit: what ships is the weights with their digest, and this recipe beside them.
 """
 
@@ -64,10 +64,11 @@ def train(
     *,
     seed: int,
     seconds: float,
+    steps: int | None = None,
     learning_rate: float,
     device: torch.device,
 ) -> tuple[dict[str, Tensor], list[Row]]:
-    """Trains for `seconds` and returns the state dict (CPU, fp32) and the curve."""
+    """Trains for `seconds`, or for `steps` where given, and returns the state dict (CPU, fp32) and the curve."""
     rng = np.random.default_rng(seed)
     start = initial_params(config, torch.Generator().manual_seed(seed))
     params = {name: value.to(device) for name, value in start.items()}
@@ -81,7 +82,7 @@ def train(
     curve: list[Row] = []
     recent: list[Tensor] = []
     began, step = time.monotonic(), 0
-    while (share := (time.monotonic() - began) / seconds) < 1:
+    while (share := step / steps if steps else (time.monotonic() - began) / seconds) < 1:
         decay = min(1.0, (1 - share) / (1 - DECAY_FROM))
         for group in optimiser.param_groups:
             group["lr"] = learning_rate * decay * min(1.0, (step + 1) / WARM_UP_STEPS)
@@ -137,6 +138,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--config", type=Path, default=DEFAULT_CHECKPOINT / "config.json", help="config.json to train")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--minutes", type=float, default=8.0, help="time to train, without evaluation (default 8)")
+    parser.add_argument("--steps", type=int, help="train this many steps instead; on a CPU that repeats to the bit")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--learning-rate", type=float, default=3e-3, help="3e-3 for two layers, 1e-3 for more")
     parser.add_argument("--commit", default="unknown", help="commit of this recipe, kept in train.json")
@@ -154,6 +156,7 @@ def main(argv: list[str] | None = None) -> int:
             stages,
             seed=args.seed,
             seconds=60 * args.minutes,
+            steps=args.steps,
             learning_rate=args.learning_rate,
             device=device,
         )
@@ -165,7 +168,8 @@ def main(argv: list[str] | None = None) -> int:
     save_file(params, args.out / "model.safetensors", metadata={"format": "pt"})
     report = {
         "seed": args.seed,
-        "minutes": args.minutes,
+        "minutes": None if args.steps else args.minutes,
+        "steps": args.steps,
         "learning_rate": args.learning_rate,
         "machine": machine_name(device),
         "versions": {"python": platform.python_version(), "torch": torch.__version__, "numpy": np.__version__},

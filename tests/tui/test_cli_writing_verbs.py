@@ -275,7 +275,7 @@ def test_what_is_not_in_the_case_is_one_line_and_exit_code_one(livepath: Livepat
             "error: git is too old: 2.20\nhint: install 2.38\n",
         ),
         (ZeroDivisionError("oh\x1b[2J"), 1, "error: a fault in Livepath itself: ZeroDivisionError: oh\u241b[2J\n"),
-        (KeyboardInterrupt(), 130, "error: stopped\n"),
+        (KeyboardInterrupt(), 130, "error: stopped\nhint: start again to go on; what was finished is kept\n"),
     ],
 )
 def test_any_failure_is_a_line_and_a_hint(
