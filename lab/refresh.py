@@ -2,7 +2,8 @@
 
 Contract: the old series (the files in HEAD, which apply to HEAD's engine) is written as commits, each commit is
 cherry-picked onto the working tree's engine by a real three-way merge, and every file under `engine/patches/` is
-written anew. A conflict stops everything before a file is written and names the patch and the files.
+written anew, the recorded session too. A conflict stops everything before a file is written and names the patch and
+the files.
 """
 
 from __future__ import annotations
@@ -12,8 +13,10 @@ import sys
 import tempfile
 from pathlib import Path
 
+from lab.demo import make_demo
 from lab.scribe import Scribe
 from lab.series import PATCHES, ROOT, SeriesPatch, read_group, read_patch, source_files
+from lab.session_replay import replay
 from store.errors import LivepathError, PatchError, RepoError
 
 _GROUPS = ("stack", "candidates", "zoo", "later")
@@ -63,7 +66,19 @@ def refresh(old_rev: str) -> list[str]:
         if path.read_text(encoding="utf-8") != text:
             path.write_text(text, encoding="utf-8")
             changed.append(str(path.relative_to(ROOT)))
-    return changed
+    return changed + _refresh_session()
+
+
+def _refresh_session() -> list[str]:
+    """The session that ships with the demo prints what the demo's head says now."""
+    path = PATCHES / "session.log"
+    old = path.read_text(encoding="utf-8")
+    with tempfile.TemporaryDirectory(prefix="livepath-refresh-") as folder:
+        new = replay(old, make_demo(Path(folder) / "demo"))
+    if new == old:
+        return []
+    path.write_text(new, encoding="utf-8")
+    return [str(path.relative_to(ROOT))]
 
 
 def _move(scribe: Scribe, patch: SeriesPatch, old: str, new: str) -> tuple[str, str]:

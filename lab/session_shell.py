@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 
 _REDIRECT = re.compile(r"\d*(?:&>>?|>>|>&|>\||>|<<<|<<-?|<&|<)")
-_CLOSES = {"'": "'", '"': '"'}
+MAX_SCRIPT = 100_000
 _KEYWORDS = frozenset(["if", "then", "else", "elif", "fi", "do", "done", "while", "until", "!", "{", "}", "time"])
 
 Command = list[str]
@@ -20,7 +20,7 @@ def pipelines(text: str) -> list[Pipeline]:
     """The pipelines of a script, in order; each is its commands' words."""
     found: list[Pipeline] = []
     pipeline: Pipeline = [[]]
-    for operator, word in _tokens(text):
+    for operator, word in _tokens(text[:MAX_SCRIPT]):
         if not operator:
             if pipeline[-1] or word not in _KEYWORDS:
                 pipeline[-1].append(word)
@@ -40,6 +40,11 @@ def _tokens(text: str) -> list[tuple[bool, str]]:
     skip = False  # the next word is the target of a redirection
     at = 0
 
+    def add(piece: str) -> None:
+        nonlocal word
+        word = [] if word is None else word
+        word.append(piece)
+
     def end_word() -> None:
         nonlocal word, skip
         if word is not None and not skip:
@@ -53,16 +58,15 @@ def _tokens(text: str) -> list[tuple[bool, str]]:
             end_word()
         elif char == "#" and word is None:
             at = _until(text, "\n", at) - 1
-        elif char in _CLOSES:
+        elif char in "'\"":
             inner, at = _quoted(text, at)
-            word = [*(word or []), inner]
+            add(inner)
         elif char == "\\":
             at += 1
-            if text[at : at + 1] != "\n":
-                word = [*(word or []), text[at : at + 1]]
+            add("" if text[at : at + 1] == "\n" else text[at : at + 1])
         elif text.startswith("$(", at):
             end = _until(text, ")", at)
-            word = [*(word or []), text[at : end + 1]]
+            add(text[at : end + 1])
             at = end
         elif redirect := _REDIRECT.match(text, at) if word is None or char in "<>" else None:
             end_word()
@@ -75,7 +79,7 @@ def _tokens(text: str) -> list[tuple[bool, str]]:
             tokens.append((True, text[at : at + 2] if double else char))
             at += double
         else:
-            word = [*(word or []), char] if word is None or len(word) < 64 else ["".join(word), char]
+            add(char)
         at += 1
     end_word()
     return tokens

@@ -14,12 +14,13 @@ MAX_CONTINUED = 200  # lines of one command
 
 _VENV = r"(?:\([\w.@/-]{1,60}\) )?"
 _NAMED = re.compile(
-    _VENV + r"\[?(?P<host>[\w.-]{1,64}@[\w.-]{1,64})(?::| )(?P<folder>[^\s$#%\]]{0,300})\]?\s?[$#%](?: (?P<command>.*))?"
+    _VENV
+    + r"\[?(?P<host>[\w.-]{1,64}@[\w.-]{1,64})(?::| )(?P<folder>[^\s$#%\]]{0,300})\]?\s?[$#%](?: (?P<command>.*))?"
 )
 _BARE = re.compile(_VENV + r"(?P<mark>[$#]) (?P<command>\S.*)")
-_KNOWN = frozenset(
-    "awk bash cat cd docker echo egrep exit export fgrep find git grep head kubectl less ls make nl pip printf ps pwd "
-    "python python3 rg sed sh ssh sudo tail vim wc".split()
+_KNOWN = re.compile(
+    r"(?:awk|bash|cat|cd|docker|echo|egrep|exit|export|fgrep|find|git|grep|head|kubectl|less|ls|make|nl|pip|printf|ps"
+    r"|pwd|python3?|rg|sed|sh|ssh|sudo|tail|vim|wc)\b.*"
 )
 
 
@@ -78,7 +79,7 @@ def _prompt(line: str, bare: bool) -> _Prompt | None:
     if named := _NAMED.fullmatch(line):
         return _Prompt(named["host"], named["folder"], named["command"] or "")
     match = _BARE.fullmatch(line) if bare else None
-    if match is None or (match["mark"] == "#" and match["command"].split()[0] not in _KNOWN):
+    if match is None or (match["mark"] == "#" and not _KNOWN.fullmatch(match["command"])):
         return None
     return _Prompt("", "", match["command"])
 

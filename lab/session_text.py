@@ -66,12 +66,12 @@ def read_log(path: Path) -> Log:
 def render(text: str) -> list[str]:
     """What a terminal showed, line by line."""
     text = _STRING.sub("", _FULL_SCREEN.sub("", text))
-    return [_line(line) for line in text.split("\n")]
+    return [_line(line) for line in text.removesuffix("\n").split("\n")]
 
 
 def plain(line: str) -> str:
-    """A line as it is compared: tabs as blanks, no control characters, no blanks at its end."""
-    return _CONTROL.sub("", line.expandtabs(8)[:MAX_WIDTH]).rstrip()
+    """A line as it is compared: no control character but the tab, no blanks at its end."""
+    return _CONTROL.sub("", line[:MAX_WIDTH]).rstrip()
 
 
 def _line(raw: str) -> str:

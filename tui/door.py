@@ -66,10 +66,10 @@ class Door:
         self.gateway.cancel(job_id)
         return f"job {job_id} was asked to stop; it ends its probes and cleans up"
 
-    def source(self, path: str, rev: str | None) -> Source:
+    def source(self, path: str, rev: str | None, run_id: int | None = None) -> Source:
         from tui.view import Source, SourceLine
 
-        found = self.gateway.listing(path, rev)
+        found = self.gateway.listing(path, rev, run_id)
         run = ""
         if found.run is not None:
             traced = "fully traced" if found.fully_traced else "not fully traced"

@@ -18,6 +18,7 @@ from store.models import CaseInfo, Job, PatchVerdict, Predicate, Reading
 if TYPE_CHECKING:
     from lab.case import Case
     from lab.listing import Listing
+    from lab.session import SessionImport
     from store.store import Store
 
 DEMO = ".demo"
@@ -122,6 +123,12 @@ class Gateway:
 
         return self.store.add_reading(make_reading(self.case.git, spec, note))
 
+    def import_session(self, path: Path, host: str) -> SessionImport:
+        """Take what a recorded terminal session looked at into the case, as readings."""
+        from lab.session import import_session
+
+        return import_session(self.case, path, host)
+
     def verdict(self, patch: str) -> PatchVerdict | None:
         """The verdict a patch is summarised by."""
         from lab.findings import summary_of
@@ -135,11 +142,11 @@ class Gateway:
 
         return liveness_of(self.case, path, start, end)
 
-    def listing(self, path: str, rev: str | None) -> Listing:
+    def listing(self, path: str, rev: str | None, run_id: int | None = None) -> Listing:
         """A file at a commit, with what the newest run that had this version proved of every line."""
         from lab.listing import listing
 
-        return listing(self.case, path, rev)
+        return listing(self.case, path, rev, run_id=run_id)
 
     def traced_files(self) -> tuple[str, ...]:
         """The files of the folders that are traced."""

@@ -15,6 +15,7 @@ from tui.words import number
 
 _HEAT: tuple[tuple[float, Tone], ...] = ((0.5, "heat0"), (0.75, "heat1"), (0.9, "heat2"), (0.99, "heat3"))
 _NUM_ROWS = 40
+_LABEL = 60  # cells of a metric's name and tags
 
 
 def heat(value: float) -> Tone:
@@ -76,18 +77,27 @@ def exponent_grid(metrics: Sequence[Metric]) -> Grid:
 
 def metric_grid(metrics: Sequence[Metric]) -> Grid:
     """Any metrics, one row each, with n and interval where the target gave them."""
+    shown = metrics[:_NUM_ROWS]
+    with_n = any(metric.n is not None for metric in shown)
+    with_interval = any(metric.low is not None for metric in shown)
+    columns = ("value", *(("n",) if with_n else ()), *(("interval",) if with_interval else ()))
     rows = []
-    for metric in metrics[:_NUM_ROWS]:
-        tags = " ".join(f"{key}={value}" for key, value in metric.tags.items())
-        interval = f"{number(metric.low)}..{number(metric.high)}" if metric.low is not None else ""
-        cells = (
-            GridCell(number(metric.value), "plain"),
-            GridCell(str(metric.n or ""), "dim"),
-            GridCell(interval, "dim"),
-        )
-        rows.append((f"{metric.name} {tags}"[:44], cells))
+    for metric in shown:
+        cells = [GridCell(number(metric.value), "plain")]
+        if with_n:
+            cells.append(GridCell("" if metric.n is None else str(metric.n), "dim"))
+        if with_interval:
+            interval = f"{number(metric.low)}..{number(metric.high)}" if metric.low is not None else ""
+            cells.append(GridCell(interval, "dim"))
+        rows.append((f"{metric.name} {_tags(metric)}"[:_LABEL], tuple(cells)))
     foot = f"and {len(metrics) - _NUM_ROWS} more" if len(metrics) > _NUM_ROWS else ""
-    return Grid(title="metrics", corner="", columns=("value", "n", "interval"), rows=tuple(rows), foot=foot)
+    return Grid(title="metrics", corner="", columns=columns, rows=tuple(rows), foot=foot)
+
+
+def _tags(metric: Metric) -> str:
+    return " ".join(
+        f"{key}={number(value) if isinstance(value, float) else value}" for key, value in metric.tags.items()
+    )
 
 
 def grids_of(run: RunView, case: CaseView) -> list[Grid]:
@@ -105,7 +115,13 @@ def grids_of(run: RunView, case: CaseView) -> list[Grid]:
     exponents = [metric for metric in measured.metrics if metric.name == "exponent" and "branch" in metric.tags]
     if exponents:
         grids.append(exponent_grid(exponents))
-    rest = [metric for metric in measured.metrics if metric not in exponents]
+    # What the cells say already is not said again.
+    in_cells = {"length", "depth"} if measured.cells else set()
+    rest = [
+        metric
+        for metric in measured.metrics
+        if metric not in exponents and not (in_cells and in_cells <= metric.tags.keys())
+    ]
     if rest:
         grids.append(metric_grid(rest))
     return grids

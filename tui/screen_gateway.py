@@ -31,8 +31,8 @@ class ScreenGateway(Protocol):
     def cancel(self, job_id: int) -> str:
         """Asks a job to stop."""
 
-    def source(self, path: str, rev: str | None) -> Source:
-        """A file at a commit (None: the full stack's), with what the newest run of it proved of its lines."""
+    def source(self, path: str, rev: str | None, run_id: int | None = None) -> Source:
+        """A file at a commit (None: the full stack's), with what that run, else the newest, proved of its lines."""
 
     def tail(self, run_id: int) -> str:
         """The end of a run's output."""

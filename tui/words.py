@@ -26,9 +26,9 @@ def number(value: float | None, *, sign: bool = False) -> str:
 def comparison_words(comparison: Comparison, *, short: bool = False) -> str:
     """Difference, interval, n: a number never comes without its conditions."""
     words = number(comparison.difference, sign=True)
-    if not short:
+    if not short and comparison.low < comparison.high:
         words += f" [{number(comparison.low, sign=True)}, {number(comparison.high, sign=True)}]"
-    n = f"n={comparison.n}" + (" values" if comparison.deterministic and not short else "")
+    n = f"n={comparison.n}" + (" (deterministic)" if comparison.deterministic and not short else "")
     return f"{words} {n}" if short else f"{comparison.metric} {words} {n}"
 
 
@@ -71,7 +71,7 @@ def evidence_words(suspect: SuspectView, view: CaseView, *, short: bool = False)
     if compared is not None:
         words = comparison_words(compared, short=short)
         return words if short or not verdict.probe else f"{verdict.probe}: {words}"
-    return said or verdict.reason
+    return verdict.reason or said
 
 
 def predicate_words(predicate: Predicate) -> str:
@@ -90,7 +90,7 @@ def run_value(view: RunView) -> str:
     if measured is None:
         return ""
     if measured.mean is not None:
-        return f"{measured.mean:.3f} n={measured.items}"
+        return f"{number(measured.mean)} n={measured.items}"
     untagged = [metric for metric in measured.metrics if not metric.tags] or list(measured.metrics)
     if not untagged:
         return ""

@@ -57,7 +57,7 @@ class FakeGateway:
         self.store.request_cancel(job_id)
         return f"job {job_id} was asked to stop"
 
-    def source(self, path: str, rev: str | None) -> Source:
+    def source(self, path: str, rev: str | None, run_id: int | None = None) -> Source:
         if path != "engine/methods.py":
             raise UsageError(f"no file `{path}` in the traced folders", hint="nearest: engine/methods.py")
         words: dict[int, LivenessWord] = dict.fromkeys(_RAN, "executed") | dict.fromkeys(_DEAD, "not_seen")

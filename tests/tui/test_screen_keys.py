@@ -112,6 +112,16 @@ def test_the_filter_keeps_matching_rows_and_escape_brings_all_back(tmp_path: Pat
     play(finished_case, tmp_path, acts)
 
 
+def test_filtering_shows_what_belongs_to_the_row_that_is_left(tmp_path: Path) -> None:
+    async def acts(driver: Driver) -> None:
+        await driver.press("4", "slash")
+        await driver.type("guard")
+        await driver.press("enter")
+        assert "fp8-scaling-guard is dead" in driver.text("#claim")
+
+    play(finished_case, tmp_path, acts)
+
+
 def test_a_filter_that_matches_nothing_says_so(tmp_path: Path) -> None:
     async def acts(driver: Driver) -> None:
         await driver.press("slash")
@@ -176,6 +186,9 @@ def test_a_dead_reading_has_a_banner_and_one_key_to_the_live_sibling(tmp_path: P
         await driver.press("s")
         assert source.line == 24
         assert driver.app.focused is source
+        assert "LIVE: NvFp4MoEMethod.apply" in driver.shown()
+        await driver.press("s")
+        assert source.line == 11
 
     play(finished_case, tmp_path, acts)
 

@@ -14,6 +14,7 @@ from tests.tui import example_case
 from tests.tui.pilot import open_screen
 from tests.tui.snapshot import check_picture
 from tui.app import LivepathApp
+from tui.widgets.tones import tone_styles
 
 SIZES = {"80x24": (80, 24), "200x50": (200, 50)}
 SCREENS = {
@@ -89,5 +90,18 @@ def test_without_colour_the_cursor_and_every_state_can_still_be_told(
             await driver.press("2")
             assert "○D" in driver.shown()
             assert "●L" in driver.shown()
+
+    asyncio.run(run())
+
+
+def test_every_theme_of_the_palette_draws_every_tone(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with open_screen(example_case.finished_case, tmp_path) as driver:
+            for theme in driver.app.available_themes:
+                driver.app.theme = theme
+                await driver.settle()
+                assert "✓ exonerated" in driver.shown()
+                styles = tone_styles(driver.app.theme_variables)
+                assert styles["good"].color != styles["bad"].color
 
     asyncio.run(run())

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from tui.cli import cases, findings, patches, readings, record, reports, runs, thoughts, worked
+from tui.cli import cases, findings, patches, readings, record, reports, runs, sessions, thoughts, worked
 from tui.cli.output import Output
 from tui.cli.session import Session, with_form, with_place
 
@@ -55,6 +55,7 @@ for command in (
     readings.live,
     runs.run,
     runs.ab,
+    sessions.session,
     findings.finding,
     reports.report,
     record.search,

@@ -46,7 +46,7 @@ class CaseScreen(Screen[None]):
     ]
     # Screen declares these two as instance variables, which ClassVar would contradict.
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (110, "-medium"), (160, "-wide")]  # noqa: RUF012
-    VERTICAL_BREAKPOINTS = [(0, "-short"), (35, "-tall")]  # noqa: RUF012
+    VERTICAL_BREAKPOINTS = [(0, "-tiny"), (20, "-short"), (35, "-tall")]  # noqa: RUF012
 
     def __init__(self) -> None:
         super().__init__()

@@ -41,7 +41,7 @@ class FindingsScreen(CaseScreen):
 
     def compose_body(self) -> ComposeResult:
         findings = RowList(
-            [Column("", 3), Column("verdict", 14), Column("claim")],
+            [Column("", 3), Column("verdict", 18), Column("claim")],
             empty="no finding yet: they appear when the evidence is in",
             id="findings-list",
         )
@@ -76,6 +76,7 @@ class FindingsScreen(CaseScreen):
         if current is None or view is None:
             return
         self.query_one("#claim", TextPane).show(claim_page(current, view))
+        self.set_class(not current.finding.diff, "-no-diff")
         diff = self.query_one(DiffView)
         diff.border_title = title(f"Diff of {current.finding.patch}" if current.finding.patch else "No diff")
         diff.border_subtitle = title(

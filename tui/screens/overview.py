@@ -85,7 +85,7 @@ class OverviewScreen(CaseScreen):
                 Column("patch", 24, roomy=26),
                 Column("verdict", 18),
                 Column("probe", 12),
-                Column("background", 12, hide_below=76),
+                Column("background", 12, hide_below=72),
                 Column("evidence", hide_below=90),
             ],
             empty="nothing judged yet: verdicts appear here as they fall",

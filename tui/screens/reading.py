@@ -37,7 +37,7 @@ class ReadingScreen(CaseScreen):
         ("/", "Find"),
     )
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("s", "sibling", "Go from a dead reading to the code that ran"),
+        Binding("s", "sibling", "Go from a dead reading to the code that ran, and back"),
         Binding("m", "mark", "Mark lines: once to start, move, once more to keep them as a reading"),
         Binding("o", "open_file", "Open a file of the traced folders"),
         Binding("n", "again(1)", "Next match", show=False),
@@ -71,6 +71,7 @@ class ReadingScreen(CaseScreen):
 
     def on_mount(self) -> None:
         self._opened: int | None = None
+        self._at_sibling = False
         self.query_one("#banner").display = False
         self.query_one("#banner", TextPane).can_focus = False
         self.query_one("#about", TextPane).can_focus = False
@@ -97,7 +98,7 @@ class ReadingScreen(CaseScreen):
             return
         self.query_one("#about", TextPane).show(about_page(current, view))
         banner = self.query_one("#banner", TextPane)
-        words = dead_banner(current.last, view)
+        words = dead_banner(current.last, view, at_sibling=self._at_sibling)
         banner.display = bool(words)
         # The height is said, not found: a pane that was hidden has no width to wrap its text to yet.
         width = max(20, (self.size.width - 76 if self.size.width >= 160 else self.size.width) - 4)
@@ -114,13 +115,15 @@ class ReadingScreen(CaseScreen):
 
     def _open(self, reading: ReadingView) -> None:
         self._opened = reading.reading.id
+        self._at_sibling = False
         self._show_about()
-        self._read(reading.reading.path, reading.reading.rev or None, reading.reading.start)
+        run_id = reading.last.run_id if reading.last else None
+        self._read(reading.reading.path, reading.reading.rev or None, reading.reading.start, run_id)
 
     @work(thread=True, exclusive=True, group="source", exit_on_error=False)
-    def _read(self, path: str, rev: str | None, line: int | None) -> None:
+    def _read(self, path: str, rev: str | None, line: int | None, run_id: int | None = None) -> None:
         try:
-            source = self.livepath.gateway.source(path, rev)
+            source = self.livepath.gateway.source(path, rev, run_id)
         except LivepathError as error:
             self.post_message(ActionFailed(error.message, error.hint))
         except Exception as error:
@@ -156,14 +159,20 @@ class ReadingScreen(CaseScreen):
     # Doing.
 
     def action_sibling(self) -> None:
-        """Opens the code that ran where a dead reading did not."""
+        """Opens the code that ran where a dead reading did not; once more, and it goes back."""
         current = self._current()
         siblings = current.last.siblings if current and current.last else ()
-        if current is None or not siblings:
+        if current is None or current.last is None or not siblings:
             self.livepath.tell("this reading names no live sibling")
             return
-        sibling = siblings[0]
-        self._read(str(sibling["path"]), current.reading.rev or None, int(sibling["start"]))
+        at_sibling = not self._at_sibling
+        if at_sibling:
+            place = siblings[0]
+            self._read(str(place["path"]), current.reading.rev or None, int(place["start"]), current.last.run_id)
+        else:
+            self._open(current)
+        self._at_sibling = at_sibling
+        self._show_about()
         self.query_one(SourceView).focus()
 
     def action_mark(self) -> None:
@@ -241,16 +250,19 @@ def reading_row(view: ReadingView) -> Row:
     )
 
 
-def dead_banner(last: ReadingLiveness | None, view: CaseView) -> list[Spans]:
+def dead_banner(last: ReadingLiveness | None, view: CaseView, *, at_sibling: bool) -> list[Spans]:
     """What to say above code that did not run: so, and where to look instead."""
     if last is None or last.word not in DEAD:
         return []
+    sibling = last.siblings[0] if last.siblings else {}
+    name = f"{sibling.get('qualname') or 'its sibling'} at {sibling.get('path', '')}:{sibling.get('start', '')}"
+    if at_sibling:
+        return [
+            (("LIVE: ", "good"), (f"{name} ran in {run_name(view, last.run_id)}", "plain"), ("   s: back", "strong"))
+        ]
     banner: list[Spans] = [((f"DEAD in {run_name(view, last.run_id)}: ", "bad"), (last.reason, "plain"))]
-    if last.siblings:
-        sibling = last.siblings[0]
-        name = sibling.get("qualname") or "its sibling"
-        where = f"{sibling.get('path', '')}:{sibling.get('start', '')}"
-        banner.append((("Live: ", "good"), (f"{name} at {where}", "plain"), ("   s goes there", "strong")))
+    if sibling:
+        banner.append((("Live: ", "good"), (name, "plain"), ("   s goes there", "strong")))
     return banner
 
 

@@ -89,11 +89,19 @@ class DiffView(LineView):
         if diff != self._diff:
             self._diff = diff
             self.diff_lines = parse_diff(diff)
-            self.cursor = 0
-            self.scroll_to(0, 0, animate=False)
+            self._proved = proved
+            self._begin()
         self._proved = proved
         self.sideways_width = max((cell_len(one_line(line.text)) for line in self.diff_lines), default=0) + 16
         self.lines_changed()
+
+    def _begin(self) -> None:
+        """Puts the cursor on the hunk in which something can act: imports and comments come first in many diffs."""
+        acting = (n for n, line in enumerate(self.diff_lines) if (proof := self.proved(line)) and proof.acting)
+        first = next(acting, 0)
+        hunks = [n for n in range(first) if self.diff_lines[n].kind == "hunk"]
+        self.cursor = hunks[-1] if len(hunks) > 1 else 0
+        self.scroll_to(0, max(0, self.cursor - 1), animate=False, force=True)
 
     def next_hunk(self, step: int) -> None:
         """Moves to the next hunk (step 1) or the one before (-1)."""

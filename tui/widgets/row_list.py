@@ -100,6 +100,9 @@ class RowList(LineView):
         if before in keys:
             self.cursor = keys.index(before)
         self.lines_changed()
+        if self.row is not None and self.row.key != before:
+            # The cursor may be where it was and yet on another row.
+            self.post_message(self.Highlighted(self, self.cursor))
 
     def line_count(self) -> int:
         return len(self._rows) or 1

@@ -41,7 +41,8 @@ class SourceView(LineView):
         if line is not None:
             self.marked_from = None
             self.scroll_to(x=0, animate=False)
-            self.move_to(line - 1, center=True)
+            self.scroll_to(y=max(0, line - 1 - self.size.height // 3), animate=False, force=True)
+            self.move_to(line - 1)
 
     def show_readings(self, ranges: tuple[tuple[int, int], ...]) -> None:
         self._read = frozenset(line for start, end in ranges for line in range(start, end + 1))
