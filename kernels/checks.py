@@ -37,3 +37,11 @@ def require_device(op: str, *tensors: Tensor) -> None:
     capability = torch.cuda.get_device_capability(device)
     if capability < (8, 0):
         raise DeviceError(f"{op}: GPU of sm_{capability[0]}{capability[1]}, expected sm_80 or newer")
+
+
+def overlapped(overlap: bool) -> dict[str, bool]:
+    """Launch arguments of a kernel that may start before the launch ahead of it has ended (it waits inside).
+
+    The launch option is named only where it is used: the interpreter and older GPUs do not know it.
+    """
+    return {"OVERLAP": True, "launch_pdl": True} if overlap else {"OVERLAP": False}

@@ -13,10 +13,15 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from triton.language.extra.cuda import gdc_wait
+
+from kernels.checks import overlapped
 
 
 @triton.jit
-def _permute_pairs(x, out, num_pairs, num_out_pairs, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+def _permute_pairs(x, out, num_pairs, num_out_pairs, BLOCK: tl.constexpr, OVERLAP: tl.constexpr):  # type: ignore[no-untyped-def]
+    if OVERLAP:
+        gdc_wait()
     token = tl.program_id(0).to(tl.int64)
     place = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     # A pair is 4 bytes: place (j, d, t) of a chunk of 32 pairs holds pair (t, j, d).
@@ -27,8 +32,19 @@ def _permute_pairs(x, out, num_pairs, num_out_pairs, BLOCK: tl.constexpr):  # ty
 
 @triton.jit
 def _combine(  # type: ignore[no-untyped-def]
-    rows, topk_ids, topk_weights, out, factor, D, TOPK: tl.constexpr, E: tl.constexpr, BLOCK: tl.constexpr
+    rows,
+    topk_ids,
+    topk_weights,
+    out,
+    factor,
+    D,
+    TOPK: tl.constexpr,
+    E: tl.constexpr,
+    BLOCK: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ):
+    if OVERLAP:
+        gdc_wait()
     token = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     acc = tl.zeros([BLOCK], tl.float32)
@@ -40,19 +56,31 @@ def _combine(  # type: ignore[no-untyped-def]
     tl.store(out + token * D + column, (acc * factor).to(out.dtype.element_ty), mask=column < D)
 
 
-def permute_columns(x_TD: Tensor, num_columns: int) -> Tensor:
+def permute_columns(x_TD: Tensor, num_columns: int, overlap: bool = False) -> Tensor:
     """bf16 rows [T, D] with columns in the order of `permuted_columns`, padded with zeros to `num_columns`."""
     num_tokens, dim = x_TD.shape
     out = torch.empty(num_tokens, num_columns, dtype=torch.bfloat16, device=x_TD.device)
     block = 1024
     _permute_pairs[(num_tokens, triton.cdiv(num_columns // 2, block))](
-        x_TD.view(torch.int32), out.view(torch.int32), dim // 2, num_columns // 2, BLOCK=block, num_warps=4
+        x_TD.view(torch.int32),
+        out.view(torch.int32),
+        dim // 2,
+        num_columns // 2,
+        BLOCK=block,
+        num_warps=4,
+        **overlapped(overlap),
     )
     return out
 
 
 def combine(
-    rows_ND: Tensor, topk_ids_TK: Tensor, topk_weights_TK: Tensor, num_experts: int, factor: float | None, out: Tensor
+    rows_ND: Tensor,
+    topk_ids_TK: Tensor,
+    topk_weights_TK: Tensor,
+    num_experts: int,
+    factor: float | None,
+    out: Tensor,
+    overlap: bool = False,
 ) -> Tensor:
     """The weighted sum of each token's rows into `out` [T, D]."""
     num_tokens, dim = out.shape
@@ -68,5 +96,6 @@ def combine(
         E=num_experts,
         BLOCK=block,
         num_warps=4,
+        **overlapped(overlap),
     )
     return out

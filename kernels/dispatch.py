@@ -19,6 +19,7 @@ from torch import Tensor
 from kernels import experts_ref as experts_reference
 from kernels import index_page_ref
 from kernels.errors import DeviceError
+from kernels.nvfp4_layout import HopperExperts, Nvfp4Experts
 
 Implementation = Literal["reference", "triton"]
 Requested = Literal["auto", "reference", "triton"]
@@ -69,13 +70,45 @@ def experts(
     topk_weights_TK: Tensor,
     swiglu_limit: float | None,
     *,
+    quantise: Callable[[Tensor], Tensor] | None = None,
     requested: Requested = "auto",
     record: Record | None = None,
 ) -> Tensor:
     """Routed experts over plain weights, fp32 [T, D]; see `experts_ref.experts_ref`."""
     run = experts_reference.experts_ref
     _tell(record, "experts", "reference", requested, "plain weights have no kernel of their own", run)
-    return run(x_TD, w13, w2, topk_ids_TK, topk_weights_TK, swiglu_limit)
+    return run(x_TD, w13, w2, topk_ids_TK, topk_weights_TK, swiglu_limit, quantise)
+
+
+def nvfp4_experts(
+    x_TD: Tensor,
+    weights: Nvfp4Experts,
+    topk_ids_TK: Tensor,
+    topk_weights_TK: Tensor,
+    swiglu_limit: float | None,
+    *,
+    factor: float | None = None,
+    hopper: HopperExperts | None = None,
+    requested: Requested = "auto",
+    record: Record | None = None,
+) -> Tensor:
+    """Routed experts from packed NVFP4 weights, [T, D]: fp32 by the reference, the tokens' dtype by a kernel.
+
+    `hopper` are the same weights repacked; bf16 tokens on sm_90 use them where they are given. `factor` is the routed
+    scaling factor where it belongs to the kernel.
+    """
+    implementation, reason = pick("nvfp4_experts", x_TD, requested)
+    packed: Nvfp4Experts | HopperExperts = weights
+    if implementation == "reference":
+        run: Callable[..., Tensor] = experts_reference.nvfp4_experts_ref
+    elif hopper is not None and x_TD.dtype == torch.bfloat16 and torch.cuda.get_device_capability(x_TD.device)[0] == 9:
+        from kernels.experts_hopper import experts_hopper
+
+        run, packed, reason = experts_hopper, hopper, f"{reason}, sm_90 and repacked weights"
+    else:
+        from kernels.experts import experts as run
+    _tell(record, "nvfp4_experts", implementation, requested, reason, run)
+    return run(x_TD, packed, topk_ids_TK, topk_weights_TK, swiglu_limit, factor=factor)
 
 
 def pick(op: str, tensor: Tensor, requested: Requested) -> tuple[Implementation, str]:

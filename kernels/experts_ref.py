@@ -9,11 +9,15 @@ Live when: the runner asks for the reference, which is always so on a machine wi
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from kernels import nvfp4_ref
 from kernels.errors import ShapeError
+from kernels.nvfp4_layout import Nvfp4Experts
 
 
 def swiglu_ref(gate_up: Tensor, swiglu_limit: float | None) -> Tensor:
@@ -31,6 +35,7 @@ def experts_ref(
     topk_ids_TK: Tensor,
     topk_weights_TK: Tensor,
     swiglu_limit: float | None,
+    quantise: Callable[[Tensor], Tensor] | None = None,
 ) -> Tensor:
     """The weighted sum of the routed experts, float32 [T, D].
 
@@ -41,6 +46,7 @@ def experts_ref(
         topk_ids_TK: integer expert ids.
         topk_weights_TK: routing weights; whatever scaling applies is already in them.
         swiglu_limit: clamp of the activation, None for none.
+        quantise: rounds the rows [N, C] that go into each of the two GEMMs, row by row; None leaves them.
 
     Raises:
         ShapeError: the weights do not fit the tokens.
@@ -61,6 +67,25 @@ def experts_ref(
         rows = order_N[start : start + count]
         start += count
         if 0 <= expert < w13.shape[0]:
-            hidden = swiglu_ref(x_TD[rows // num_picks].float() @ w13[expert].float().T, swiglu_limit)
+            inputs = x_TD[rows // num_picks].float()
+            inputs = inputs if quantise is None else quantise(inputs)
+            hidden = swiglu_ref(inputs @ w13[expert].float().T, swiglu_limit)
+            hidden = hidden if quantise is None else quantise(hidden)
             rows_ND[rows] = hidden @ w2[expert].float().T
     return (rows_ND.view(num_tokens, num_picks, dim) * topk_weights_TK.float()[..., None]).sum(1)
+
+
+def nvfp4_experts_ref(
+    x_TD: Tensor,
+    weights: Nvfp4Experts,
+    topk_ids_TK: Tensor,
+    topk_weights_TK: Tensor,
+    swiglu_limit: float | None,
+    *,
+    factor: float | None = None,
+) -> Tensor:
+    """The same sum, float32 [T, D], from packed NVFP4 weights, times the routed scaling factor where it is given."""
+    w13 = nvfp4_ref.decode(weights.w13_codes, weights.w13_scale, weights.w13_global)
+    w2 = nvfp4_ref.decode(weights.w2_codes, weights.w2_scale, weights.w2_global)
+    out_TD = experts_ref(x_TD, w13, w2, topk_ids_TK, topk_weights_TK, swiglu_limit)
+    return out_TD if factor is None else out_TD * factor

@@ -1,6 +1,6 @@
 """NVFP4 expert weights: the holder every path takes, and the offline repack for Hopper's register operands.
 
-Contract of the repack, for a matrix of R rows and K columns, both padded with zero codes (R to 128, K to 256): the tile
+Contract of the repack, for a matrix of R rows and K columns, both padded with zero codes (R to 256, K to 256): the tile
 of 64 rows x 64 columns that one warpgroup feeds to wgmma is 128 threads x 4 words. Thread (warp, g, t) owns rows
 16 warp + g and 16 warp + g + 8 and the columns of scale group t, so it needs ONE scale a row. Column order in a tile:
 the matrix instruction's column 16 j + 8 d + 2 t + c stands for column 16 t + 4 j + 2 d + c (`permuted_columns`), which
@@ -22,7 +22,7 @@ from torch import Tensor
 from kernels.errors import ShapeError
 
 TILE = 64
-ROW_PAD = 128
+ROW_PAD = 256
 COLUMN_PAD = 256
 # bf16 exponent field of block_scale * 2^117 less what five bits hold: block_scale 2^0 has field 244, stored as 20.
 EXPONENT_OFFSET = 224

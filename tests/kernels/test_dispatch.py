@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from kernels import dispatch, experts_ref, index_page_ref
+from kernels import dispatch, experts_ref, index_page_ref, nvfp4_ref
 from kernels.errors import DeviceError
+from kernels.nvfp4_layout import Nvfp4Experts, repack
 
 ROOT = Path(dispatch.__file__).resolve().parent.parent
 
@@ -47,6 +48,39 @@ def test_index_scores_on_a_cpu_go_to_the_reference_with_the_reason() -> None:
     assert choices[0].implementation == "reference"
     assert choices[0].reason == "tensors on cpu, not on a GPU"
     assert choices[0].line == inspect.getsourcelines(index_page_ref.index_scores_ref)[1]
+
+
+def packed_experts(device: str) -> Nvfp4Experts:
+    parts = (*nvfp4_ref.encode(torch.randn(3, 64, 48)), *nvfp4_ref.encode(torch.randn(3, 48, 32)))
+    names = ("w13_codes", "w13_scale", "w13_global", "w2_codes", "w2_scale", "w2_global")
+    return Nvfp4Experts(**{name: part.to(device) for name, part in zip(names, parts, strict=True)})
+
+
+def test_packed_experts_on_a_cpu_go_to_the_reference_with_the_factor() -> None:
+    choices: list[dispatch.Choice] = []
+    weights, x = packed_experts("cpu"), torch.randn(2, 48)
+    ids, gates = torch.tensor([[0, 2], [1, 1]], dtype=torch.int32), torch.ones(2, 2)
+
+    plain, scaled = (
+        dispatch.nvfp4_experts(x, weights, ids, gates, 10.0, factor=factor, record=choices.append)
+        for factor in (None, 2.5)
+    )
+
+    assert torch.equal(scaled, plain * 2.5)
+    assert [(choice.implementation, choice.file) for choice in choices] == [("reference", "kernels/experts_ref.py")] * 2
+
+
+@pytest.mark.gpu
+def test_packed_experts_on_a_gpu_go_to_the_kernel_that_fits() -> None:
+    choices: list[dispatch.Choice] = []
+    weights, x = packed_experts("cuda"), torch.randn(2, 48, device="cuda")
+    ids, gates = torch.tensor([[0, 2], [1, 1]], dtype=torch.int32, device="cuda"), torch.ones(2, 2, device="cuda")
+
+    for tokens, hopper in ((x, None), (x.bfloat16(), None), (x.bfloat16(), repack(weights))):
+        dispatch.nvfp4_experts(tokens, weights, ids, gates, 10.0, hopper=hopper, record=choices.append)
+
+    hopper_file = "kernels/experts_hopper.py" if torch.cuda.get_device_capability()[0] == 9 else "kernels/experts.py"
+    assert [choice.file for choice in choices] == ["kernels/experts.py", "kernels/experts.py", hopper_file]
 
 
 def test_asking_for_triton_on_a_cpu_is_refused_with_the_next_step() -> None:

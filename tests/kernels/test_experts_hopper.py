@@ -16,8 +16,16 @@ from tests.numerics import assert_close
 
 pytestmark = pytest.mark.gpu
 NUM_EXPERTS, TOPK = 9, 3
-# (BLOCK_T, warps, activation columns, stages): the tiles that `choose_tile` picks, and one with several per expert.
-TILES = [(8, 4, 256, 3), (16, 4, 256, 3), (32, 4, 256, 3), (64, 8, 64, 5), (128, 8, 64, 4)]
+# The fields of a Tile in order: what `choose_tile` picks, and neighbours.
+TILES = [
+    (8, 4, 256, 4, True, 0, True, None),
+    (8, 8, 256, 2, False, 0, False, None),
+    (16, 4, 256, 3, True, 0, False, None),
+    (32, 8, 128, 4, True, 16, False, None),
+    (64, 8, 64, 5, False, 16, False, 128),
+    (128, 8, 64, 4, False, 32, False, 128),
+    (128, 16, 128, 3, False, 32, False, None),
+]
 
 
 @pytest.fixture(autouse=True)
@@ -50,13 +58,13 @@ def reference(weights: Nvfp4Experts, x: Tensor, ids: Tensor, gates: Tensor, limi
 @pytest.mark.parametrize("tile", TILES, ids=str)
 @pytest.mark.parametrize("num_tokens", [1, 3, 63, 129])
 def test_the_layer_is_within_bf16_of_fp32_weights(
-    num_tokens: int, tile: tuple[int, int, int, int], generator: torch.Generator
+    num_tokens: int, tile: tuple[int, int, int, int, bool, int, bool, int | None], generator: torch.Generator
 ) -> None:
     from kernels.experts_hopper import Tile, experts_hopper
 
     weights, x, ids, gates = make(generator, num_tokens)
-    block_t, num_warps, x_columns, stages = tile
-    chosen = Tile(block_t=block_t, num_warps=num_warps, x_columns=x_columns, stages=stages)
+    names = ("block_t", "num_warps", "x_columns", "stages", "prefetch_chunk", "tail_t", "overlap", "max_registers")
+    chosen = Tile(**dict(zip(names, tile, strict=True)))
 
     out = experts_hopper(x, repack(weights), ids, gates, 2.0, tile=chosen)
 
@@ -104,7 +112,7 @@ def test_a_token_gets_the_same_bits_in_any_batch_of_one_tile_size(generator: tor
     from kernels.experts_hopper import Tile, experts_hopper
 
     weights, x, ids, gates = make(generator, 129)
-    packed, tile = repack(weights), Tile(block_t=16, num_warps=4, x_columns=256, stages=3)
+    packed, tile = repack(weights), Tile(block_t=16, num_warps=4, x_columns=256, stages=3, prefetch_chunk=True)
 
     whole = experts_hopper(x, packed, ids, gates, 10.0, tile=tile)
 

@@ -1,0 +1,48 @@
+"""Paged index scores of one query per sequence: 64 heads of 128, own pages per sequence.
+
+Floor: every key read once (132 bytes in fp8, 256 in bf16) and every score written, at 4.3 TB/s.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import torch
+
+from benchmarks.timing import median_us
+from kernels import index_page_ref
+from kernels.index import index_scores
+
+HEADS, DIM = 64, 128
+BYTES_PER_S = 4.3e12
+ERROR_LIMIT = 1e-3
+# name: (sequences, keys of each)
+SHAPES = {"16x64k": (16, 65536), "1x64k": (1, 65536), "64x8k": (64, 8192)}
+
+
+def run(shape_names: list[str]) -> list[dict[str, Any]]:
+    """One row per shape and key format."""
+    rows: list[dict[str, Any]] = []
+    generator = torch.Generator("cuda").manual_seed(0)
+    for name in shape_names:
+        batch, num_keys = SHAPES[name]
+        num_pages = num_keys // index_page_ref.PAGE_SIZE
+        table = torch.randperm(batch * num_pages, device="cuda", generator=generator).int().view(batch, num_pages)
+        keys = torch.randn(batch * num_keys, DIM, device="cuda", generator=generator)
+        q = torch.randn(batch, 1, HEADS, DIM, device="cuda", generator=generator).bfloat16()
+        weights = torch.rand(batch, 1, HEADS, device="cuda", generator=generator)
+        for fmt, dtype, key_bytes in (("fp8", torch.float8_e4m3fn, DIM + 4), ("bf16", torch.bfloat16, 2 * DIM)):
+            pages = index_page_ref.empty_pages(batch * num_pages, DIM, dtype, "cuda")
+            index_page_ref.write_keys(pages, torch.arange(batch * num_keys, device="cuda"), keys)
+            call = partial(index_scores, q, pages, table, num_keys, weights, DIM**-0.5)
+            reference = index_page_ref.index_scores_ref(q[:1], pages, table[:1], num_keys, weights[:1], DIM**-0.5)
+            error = float((call()[:1] - reference).norm() / reference.norm())
+            floor = batch * num_keys * (key_bytes + 4) / BYTES_PER_S * 1e6
+            us = round(median_us(call, graph=True), 1) if error <= ERROR_LIMIT else None
+            rows.append(
+                {"op": "index", "shape": name, "keys": fmt, "us": us, "floor_us": round(floor, 1), "error": error}
+            )
+            ratio = "wrong" if us is None else f"{us:8.1f} us = {us / floor:.2f} x floor"
+            print(f"index {name:7} {fmt:4}  floor {floor:6.1f}  ours {ratio}  error {error:.1e}", flush=True)
+    return rows

@@ -1,0 +1,81 @@
+"""Timing on one GPU, and what must stand beside every figure: machine, versions, clocks, power state."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import triton
+from triton.testing import do_bench
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def graph_of(function: Callable[[], Any]) -> torch.cuda.CUDAGraph:
+    """A CUDA graph of one call, captured after three warm-up calls on a side stream."""
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(3):
+            function()
+    torch.cuda.current_stream().wait_stream(stream)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        function()
+    return graph
+
+
+def median_us(function: Callable[[], Any], *, graph: bool, repeat_ms: int = 60) -> float:
+    """The median time of one call; the L2 cache is overwritten before each. `graph` replays a CUDA graph of it."""
+    function()
+    torch.cuda.synchronize()
+    call = graph_of(function).replay if graph else function
+    return float(do_bench(call, warmup=20, rep=repeat_ms, return_mode="median")) * 1e3
+
+
+def _output(*command: str) -> str:
+    try:
+        result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=20, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return result.stdout.strip()
+
+
+def clocks() -> dict[str, str]:
+    """SM and memory clock, power draw and throttle reasons as the driver reports them now."""
+    fields = "clocks.sm,clocks.mem,power.draw,temperature.gpu,clocks_event_reasons.active"
+    values = _output("nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader").split(", ")
+    return dict(zip(fields.split(","), values, strict=False))
+
+
+def machine() -> dict[str, Any]:
+    """The GPU, the versions and the commit that a result file names; BENCH_COMMIT names it where there is no git."""
+    return {
+        "gpu": torch.cuda.get_device_name(),
+        "multiprocessors": torch.cuda.get_device_properties(0).multi_processor_count,
+        "torch": torch.__version__,
+        "triton": triton.__version__,
+        "cuda": torch.version.cuda,
+        "driver": _output("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"),
+        "commit": os.environ.get("BENCH_COMMIT") or _output("git", "rev-parse", "--verify", "--quiet", "HEAD"),
+        "dirty": bool(_output("git", "status", "--porcelain")),
+        "clocks_before": clocks(),
+    }
+
+
+def ceilings() -> dict[str, float]:
+    """Copy bandwidth (TB/s, read plus written) and bf16 matrix rate (TFLOP/s, sustained) of this card now."""
+    source = torch.randint(0, 100, (2**28,), dtype=torch.int32, device="cuda")
+    target = torch.empty_like(source)
+    copy_us = median_us(lambda: target.copy_(source), graph=False)
+    a, b = (torch.randn(8192, 8192, device="cuda").bfloat16() for _ in range(2))
+    matmul_us = median_us(lambda: a @ b, graph=False, repeat_ms=300)
+    return {
+        "copy_tb_per_s": 2 * source.numel() * 4 / copy_us / 1e6,
+        "bf16_tflop_per_s": 2 * 8192**3 / matmul_us / 1e6,
+    }
