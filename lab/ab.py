@@ -48,9 +48,23 @@ def compare_patch(case: Case, bench: Bench, *, patch: str, probe: str = "", back
         with_, without = ground.with_(patch), ground
     inquiry.start(chosen.name, *(arm for arm in (with_, without) if bench.applies(arm)))
 
-    def write(verdict: Verdict, reason: str, *, runs: Sequence[int] = (), comparison: Comparison | None = None) -> str:
+    def write(
+        verdict: Verdict,
+        reason: str,
+        *,
+        runs: Sequence[int] = (),
+        comparison: Comparison | None = None,
+        control: str = "",
+    ) -> str:
         inquiry.verdict(
-            patch, verdict, reason, probe=chosen.name, background=ground.name, runs=runs, comparison=comparison
+            patch,
+            verdict,
+            reason,
+            probe=chosen.name,
+            background=ground.name,
+            runs=runs,
+            comparison=comparison,
+            control=control,
         )
         return f"`{patch}` under {chosen.name} on {ground.name}: {verdict}, {reason}"
 
@@ -70,5 +84,17 @@ def compare_patch(case: Case, bench: Bench, *, patch: str, probe: str = "", back
         return write("culprit", text, comparison=comparison)
     if comparison.outcome == "better":
         return write("fix", text, comparison=comparison)
-    # A single A/B plants no fault, so it cannot exonerate.
+    if comparison.outcome == "equivalent" and (
+        control := proven_sight(inquiry, chosen.name, ground.name, row.suspected)
+    ):
+        return write("exonerated", f"{text}; sight by {control}", comparison=comparison, control=control)
+    # This A/B plants no fault of its own, so without one on record it cannot exonerate.
     return write("inconclusive", f"{text}; a planted fault would be needed to exonerate it", comparison=comparison)
+
+
+def proven_sight(inquiry: Inquiry, probe: str, background: str, suspected: tuple[str, ...]) -> str:
+    """The planted fault of a suspected kind that this probe was seen to catch on this background, or ""."""
+    for row in inquiry.case.store.meta("sight") or []:
+        if row["seen"] and row["probe"] == probe and row["background"] == background and row["kind"] in suspected:
+            return str(row["control"])
+    return ""

@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from typing import Self
 
 from lab.arms import Arm
 from lab.assemble import Assembled, Assembler
@@ -89,7 +90,7 @@ class Bench:
         self._lock = threading.Lock()
         self._left = threading.Event()
 
-    def __enter__(self) -> Bench:
+    def __enter__(self) -> Self:
         self._trees.sweep()
         return self
 

@@ -3,18 +3,24 @@
 Contract: endpoints first, on the background that has headroom (base and full, both with the fix where a fix is on
 record). The search itself is `lab/culprits.py`. A crash or a missing patch is never "bad". A culprit gets its verdict
 and a finding with its diff; where the target has a scaling probe, the exponent with and without it is the confirmation.
+The other probes that can judge an arm are asked, too: which of them notices the culprit, and which would have missed
+it. Hypotheses are decided by the runs on record.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
-from lab.arms import BASE, FIX, FULL, Arm
+from lab.arms import BASE, FIX, FULL, Arm, parse_arm
 from lab.bench import Bench
 from lab.case import Case
 from lab.culprits import Culprit, Search
-from lab.findings import put_patch_finding
+from lab.findings import put_hypothesis_findings, put_patch_finding
+from lab.hypotheses import decide_hypotheses
 from lab.inquiry import Inquiry
+from lab.investigate import measurements_for
+from lab.metric import Measurement
 from lab.needs import Needs
 from lab.suspects import convict
 from lab.target import Probe
@@ -49,11 +55,12 @@ def bisect(case: Case, bench: Bench, *, probe: str = "") -> str:
     search = Search(inquiry, chosen, ground, Needs(inquiry, whole, chosen))
     culprits, _ = search.run(whole)
     for culprit in culprits:
-        text = confirm(inquiry, culprit)
+        text = "; ".join(filter(None, [confirm(inquiry, culprit), *witnesses(inquiry, culprit)]))
         convict(inquiry, culprit, text)
         put_patch_finding(inquiry, inquiry.patch(culprit.name))
         if text:
-            case.store.put_bisect(replace(search.record, text=f"{search.record.text}; {text}"))
+            search.record = case.store.put_bisect(replace(search.record, text=f"{search.record.text}; {text}"))
+    _decide_hypotheses(inquiry)
     bench.pace.expect_no_more()
     bench.report()
     if not culprits:
@@ -89,5 +96,39 @@ def confirm(inquiry: Inquiry, culprit: Culprit) -> str:
     return f"exponent {said[1]} with it, {said[0]} without"
 
 
+def witnesses(inquiry: Inquiry, culprit: Culprit) -> list[str]:
+    """What every other probe that can judge an arm says of the culprit's arm and of its parent's."""
+    others = [probe for probe in inquiry.standing if probe.name != culprit.probe]
+    for probe in others:
+        inquiry.start(probe.name, culprit.with_arm, culprit.parent)
+    said = []
+    for probe in others:
+        with_, without = (inquiry.judge(probe, arm) for arm in (culprit.with_arm, culprit.parent))
+        if with_ is None or without is None:
+            said.append(f"{probe.name} cannot tell")
+            continue
+        notices = "does not notice it" if with_.state == without.state else "notices it"
+        said.append(
+            f"{probe.name} {notices}: {with_.state} with it ({with_.estimate.text}), "
+            f"{without.state} without ({without.estimate.text})"
+        )
+    return said
+
+
+def _decide_hypotheses(inquiry: Inquiry) -> None:
+    """Decide what the runs on record decide; a bisect runs nothing for a hypothesis."""
+    store, measured = inquiry.case.store, measurements_for(inquiry)
+
+    def on_record(probe: str, arm_name: str) -> Sequence[Measurement]:
+        arm = parse_arm(arm_name, [patch.name for patch in store.patches()])
+        known = FIX not in arm.plus or bool(inquiry.bench.fix)
+        return measured(probe, arm_name) if known and _ran(inquiry, probe, arm) else []
+
+    decide_hypotheses(store, inquiry.case.target, on_record)
+    put_hypothesis_findings(inquiry)
+
+
 def _ran(inquiry: Inquiry, probe: str, arm: Arm) -> bool:
+    if not inquiry.bench.applies(arm):
+        return False
     return any(run.tree == inquiry.bench.assemble(arm).tree for run in inquiry.case.store.runs(probe=probe))

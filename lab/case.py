@@ -21,6 +21,8 @@ from store.errors import StoreError, UsageError
 from store.models import CaseInfo, Patch
 from store.store import Store
 
+# The case of `livepath judge`: single commits, no patches. It is opened only by name.
+JUDGE = "judge"
 _SLUG = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 
 
@@ -100,6 +102,8 @@ def create_case(start: Path, slug: str, symptom: str) -> Case:
     """
     if not _SLUG.fullmatch(slug):
         raise UsageError(f"`{slug}` is no slug: expected lower-case letters, digits, `.`, `_`, `-`, 64 at most")
+    if slug == JUDGE:
+        raise UsageError(f"`{JUDGE}` is the case of `livepath judge`", hint="take another slug")
     target = Target.load(find_toml(start))
     git = Git(target.repo)
     home = home_of(git.root)
@@ -132,6 +136,7 @@ def open_case(start: Path, slug: str | None = None) -> Case:
     home = home_of(git.root)
     known = slugs(home)
     if slug is None:
+        known = [name for name in known if name != JUDGE]
         if len(known) > 1:
             raise UsageError(f"several cases: {', '.join(known)}", hint="name one with `--case SLUG`")
         if not known:

@@ -1,9 +1,10 @@
 """Which patches of the stack make it worse: bisected in prefixes, bracketed with fresh items, until none is left.
 
 Contract: the ground (base, or base + fix) is not worse and the whole is. The first prefix of the stack that is worse
-names its last patch. A prefix that cannot be tested is never "bad": its neighbour is tried. A culprit counts when it
-and its parent, run again on fresh items, differ the same way. Then it is taken out with what needs it, and the search
-begins again on what is left. Every step is in the store as it falls.
+names its last patch. A prefix that cannot be tested is never "bad": its neighbour is tried; patches whose prefixes
+cannot be tested just before a culprit's share its verdict. A culprit counts when it and its parent, run again on fresh
+items, differ the same way. Then it is taken out with what needs it, and the search begins again on what is left. Every
+step is in the store as it falls.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ class Culprit:
     parent: Arm
     comparison: Comparison  # the bracket
     steps: tuple[str, ...]
+    untested: tuple[str, ...] = ()  # patches between the parent and the culprit: it may be one of them
 
 
 class Search:
@@ -46,7 +48,10 @@ class Search:
             if found is None:
                 break
             culprits.append(found)
-            whole = whole.without(*self._needs.closure(found.name))
+            rest = whole.without(*self._needs.closure(found.name), *found.untested)
+            if not self._testable(rest):
+                break  # what is left cannot be searched
+            whole = rest
         self._close(culprits)
         return culprits, whole
 
@@ -78,16 +83,19 @@ class Search:
                 break  # nothing between the two can be tested: the culprit is among those that lie between
         if not names:
             return None
-        return self._bracket(names[high - 1], prefix(high), prefix(low), tuple(tried))
+        found = self._bracket(names[high - 1], prefix(high), prefix(low), tuple(tried))
+        return replace(found, untested=tuple(names[low : high - 1])) if found else None
 
     def _try(self, arm: Arm, last: str) -> str:
-        bench = self._inquiry.bench
-        if not bench.applies(arm) or not self._inquiry.usable(self._probe.name, arm):
+        if not self._testable(arm):
             self._step(arm, last, "cannot_be_tested", None)
             return "cannot_be_tested"
         comparison = self._compare(arm)
         self._step(arm, last, comparison.outcome, comparison)
         return comparison.outcome
+
+    def _testable(self, arm: Arm) -> bool:
+        return self._inquiry.bench.applies(arm) and self._inquiry.usable(self._probe.name, arm)
 
     def _bracket(self, name: str, with_arm: Arm, parent: Arm, tried: tuple[str, ...]) -> Culprit | None:
         self._inquiry.more(self._probe.name, with_arm, parent)
@@ -112,7 +120,7 @@ class Search:
             return
         said = "; ".join(
             f"{each.name}: {each.comparison.metric} {each.comparison.difference:+.3g} (n {each.comparison.n}) "
-            f"against {each.parent.name}"
+            f"against {each.parent.name}{_shared(each)}"
             for each in culprits
         )
         # A deterministic difference has no p-value: it was there in every value and again in the bracket.
@@ -122,3 +130,8 @@ class Search:
 
     def _write(self, record: Bisect) -> None:
         self.record = self._inquiry.case.store.put_bisect(record)
+
+
+def _shared(culprit: Culprit) -> str:
+    names = ", ".join(culprit.untested)
+    return f"; it may be {names} as well, which cannot be tested without it" if names else ""

@@ -50,6 +50,13 @@ def put_patch_finding(inquiry: Inquiry, patch: Patch) -> Finding:
     return inquiry.case.store.put_finding(_patch_finding(patch, inquiry.case.store.verdicts(patch=patch.name)))
 
 
+def put_hypothesis_findings(inquiry: Inquiry) -> list[Finding]:
+    """Write a finding for every hypothesis that runs have decided."""
+    store = inquiry.case.store
+    decided = [hypothesis for hypothesis in store.hypotheses() if _decided(hypothesis)]
+    return [store.put_finding(_hypothesis_finding(inquiry, hypothesis)) for hypothesis in decided]
+
+
 def _endpoint_finding(inquiry: Inquiry, ends: Endpoints) -> Finding:
     claims = {
         "older than the stack": "The fault is older than the stack",

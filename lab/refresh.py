@@ -72,6 +72,8 @@ def refresh(old_rev: str) -> list[str]:
 def _refresh_session() -> list[str]:
     """The session that ships with the demo prints what the demo's head says now."""
     path = PATCHES / "session.log"
+    if not path.exists():
+        return []  # a series without a recorded session
     old = path.read_text(encoding="utf-8")
     with tempfile.TemporaryDirectory(prefix="livepath-refresh-") as folder:
         new = replay(old, make_demo(Path(folder) / "demo"))

@@ -16,6 +16,7 @@ from lab.exponent import exponents
 from lab.findings import summary_of
 from lab.markdown import to_markdown
 from lab.metric import Measurement, measure
+from lab.report_bisects import bisect_rows
 from lab.report_cells import recall_cells
 from lab.report_liveness import patch_liveness_row
 from lab.unverified import not_verified
@@ -70,7 +71,7 @@ def build_report(store: Store, *, version: str = "", freshness: Mapping[int, str
         "runs": [_run(store, run, measured.get(run.id)) for run in runs],
         "cells": recall_cells(plain),
         "exponents": [exponent.as_row() for exponent in exponents(plain)],
-        "bisects": [],
+        "bisects": bisect_rows(store),
         "findings": [_finding(finding) for finding in store.findings()],
         "not_verified": not_verified(store, fresh),
     }

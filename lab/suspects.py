@@ -120,6 +120,7 @@ def convict(inquiry: Inquiry, culprit: Culprit, more: str = "") -> None:
         f"bracketed on fresh items; steps: {', '.join(culprit.steps) or 'none between'}{tail}",
         probe=culprit.probe,
         background=culprit.parent.name,
+        verdict_with=culprit.untested,
         comparison=c,
     )
 

@@ -1,4 +1,4 @@
-"""The app: four screens of one case, the thread that watches its rows, what the palette offers.
+"""The app: the screens of one case, the thread that watches its rows, what the palette offers.
 
 Contract: no rule of the case lives here. Nothing that may wait runs in the thread that draws. One daemon thread opens
 the case and polls it; what a person asks for runs in worker threads. Closing the app ends neither jobs nor runs: they
@@ -111,6 +111,12 @@ def _findings() -> CaseScreen:
     return FindingsScreen()
 
 
+def _bisect() -> CaseScreen:
+    from tui.screens.bisect import BisectScreen
+
+    return BisectScreen()
+
+
 class LivepathApp(App[None]):
     """The screen of one case."""
 
@@ -122,6 +128,7 @@ class LivepathApp(App[None]):
         Binding("2", "go('reading')", "Reading"),
         Binding("3", "go('runs')", "Runs"),
         Binding("4", "go('findings')", "Findings"),
+        Binding("5", "go('bisect')", "Bisect"),
         Binding("question_mark", "help", "Help: all keys and signs"),
         Binding("exclamation_mark", "investigate", "Start, or go on with, the investigation"),
         Binding("x", "stop_job", "Stop the running job (what is finished stays)"),
@@ -130,7 +137,7 @@ class LivepathApp(App[None]):
     ]
 
     # The other screens are imported when they are first gone to: the first paint does not wait for them.
-    MODES = {"overview": OverviewScreen, "reading": _reading, "runs": _runs, "findings": _findings}  # noqa: RUF012
+    MODES = {"overview": OverviewScreen, "reading": _reading, "runs": _runs, "findings": _findings, "bisect": _bisect}  # noqa: RUF012
     DEFAULT_MODE = "overview"
 
     def __init__(self, gateway: ScreenGateway) -> None:

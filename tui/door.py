@@ -103,6 +103,12 @@ class Door:
         job = self.gateway.submit("ab", {"patch": patch, "probe": probe, "background": "full+fix" if fixed else "full"})
         return f"job {job.id}: A/B of {patch}"
 
+    def start_bisect(self, probe: str) -> str:
+        if probe:
+            self.gateway.check_probe(probe)
+        job = self.gateway.submit("bisect", {"probe": probe})
+        return f"job {job.id}: bisect of the stack"
+
     def withdraw_finding(self, finding_id: int, reason: str) -> str:
         self.gateway.store.withdraw_finding(finding_id, reason)
         return f"finding {finding_id} is withdrawn"

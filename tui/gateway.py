@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import getpass
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,11 +17,13 @@ from store.models import CaseInfo, Job, PatchVerdict, Predicate, Reading
 
 if TYPE_CHECKING:
     from lab.case import Case
+    from lab.judge_command import Sentence
     from lab.listing import Listing
     from lab.session import SessionImport
     from store.store import Store
 
 DEMO = ".demo"
+SECOND_DEMO = ".demo-2"
 _OUTPUT_BYTES = 16_000
 
 
@@ -40,6 +42,15 @@ class Gateway:
 
         gateway = cls(directory)
         gateway._opened(open_worked_case(directory))
+        return gateway
+
+    @classmethod
+    def second(cls, directory: Path) -> Gateway:
+        """The case of the demo's second chapter in `directory`, made where it is missing."""
+        from lab.second import open_second_case
+
+        gateway = cls(directory)
+        gateway._opened(open_second_case(directory))
         return gateway
 
     @property
@@ -129,6 +140,12 @@ class Gateway:
 
         return import_session(self.case, path, host)
 
+    def bisects(self) -> list[dict[str, Any]]:
+        """Every search of the stack, as the report has it."""
+        from lab.report_bisects import bisect_rows
+
+        return bisect_rows(self.store)
+
     def verdict(self, patch: str) -> PatchVerdict | None:
         """The verdict a patch is summarised by."""
         from lab.findings import summary_of
@@ -199,6 +216,13 @@ def _end_of(path: Path) -> str:
     except OSError:
         return ""
     return text if not text or text.endswith("\n") else text + "\n"
+
+
+def judge_checkout(start: Path, probe: str, live: str, say: Callable[[str], None]) -> Sentence:
+    """What a probe says of the checked-out commit; needs no case."""
+    from lab.judge_command import judge_checkout
+
+    return judge_checkout(start, probe, live, say)
 
 
 def has_target(folder: Path) -> bool:

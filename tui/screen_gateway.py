@@ -46,5 +46,8 @@ class ScreenGateway(Protocol):
     def start_ab(self, patch: str, probe: str) -> str:
         """Asks for an A/B of a patch, on one probe or (empty) all that concern it."""
 
+    def start_bisect(self, probe: str) -> str:
+        """Asks for a search of the stack with one probe, or (empty) the target's first."""
+
     def withdraw_finding(self, finding_id: int, reason: str) -> str:
         """Withdraws a finding."""

@@ -16,6 +16,7 @@ from store.models import (
     VERDICTS_WORST_FIRST,
     Assumption,
     Attempt,
+    Bisect,
     CaseInfo,
     ChangedLine,
     Comparison,
@@ -137,6 +138,7 @@ class CaseView:
     runs: tuple[RunView, ...]
     jobs: tuple[Job, ...]
     findings: tuple[FindingView, ...]
+    bisects: tuple[Bisect, ...]
     events: tuple[Event, ...]  # newest first
 
     @property
@@ -251,6 +253,7 @@ class ViewBuilder:
             runs=runs,
             jobs=jobs,
             findings=tuple(findings),
+            bisects=tuple(store.bisects()),
             events=_events(runs, verdicts, findings, jobs),
         )
 

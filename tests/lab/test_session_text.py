@@ -42,7 +42,7 @@ def test_escape_sequences_edit_the_line_or_vanish(raw: str, shown: str) -> None:
 
 
 def test_a_screen_that_never_ends_hides_the_rest() -> None:
-    assert render("one\n\x1b[?1049htwo\nthree") == ["one", ""]
+    assert render("one\n\x1b[?1049htwo\nthree") == ["one"]
 
 
 def test_an_asciicast_is_read_by_its_output_events(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from tempfile import TemporaryDirectory
 from store.models import (
     Assumption,
     Attempt,
+    Bisect,
     CaseInfo,
     ChangedLine,
     Comparison,
@@ -29,76 +30,10 @@ from store.models import (
     Run,
 )
 from store.store import Store
+from tests.tui.example_text import GUARD_DIFF, INDEXER_DIFF, SOURCE
 
 LENGTHS = (256, 512, 1024, 2048, 4096)
 DEPTHS = (0.1, 0.3, 0.5, 0.7, 0.9)
-
-INDEXER_DIFF = """\
-diff --git a/engine/index_page.py b/engine/index_page.py
-index 1111111..2222222 100644
---- a/engine/index_page.py
-+++ b/engine/index_page.py
-@@ -41,9 +41,9 @@ class PageReader:
-     def offsets(self, slot: int) -> tuple[int, int]:
--        # one record per key: values, then its scale
--        value = slot * (self.dim + 4)
--        scale = value + self.dim
-+        # all values of the page first, then all scales
-+        value = slot * self.dim
-+        scale = self.page_size * self.dim + slot * 4
-         return value, scale
-
-     def read(self, page: torch.Tensor) -> torch.Tensor:
-@@ -72,4 +72,4 @@ class PageReader:
-     def scales(self, page: torch.Tensor) -> torch.Tensor:
--        return page[:, self.dim :: self.dim + 4]
-+        return page[:, self.page_size * self.dim :]
-"""
-
-GUARD_DIFF = """\
-diff --git a/engine/methods/fp8.py b/engine/methods/fp8.py
-index 3333333..4444444 100644
---- a/engine/methods/fp8.py
-+++ b/engine/methods/fp8.py
-@@ -58,6 +58,8 @@ class Fp8MoEMethod:
-         out = self.runner.run(x, weights, ids)
--        if not layer.should_fuse:
--            out = out * layer.routed_scaling_factor
-+        factor = layer.routed_scaling_factor
-+        fused = layer.should_fuse_routed_scaling_factor_in_topk
-+        if factor is not None and not fused:
-+            out = out * factor
-         return out
-"""
-
-SOURCE = '''\
-"""Expert methods: how the routed experts of a layer are stored and run."""
-
-import torch
-
-
-class Fp8MoEMethod:
-    """Experts in FP8 with one scale per 128 x 128 block."""
-
-    should_fuse_routed_scaling_factor_in_topk = False
-
-    def apply(self, layer, x, topk):
-        runner = layer.runner
-        out = runner.run(x, topk.weights, topk.ids)
-        if not layer.should_fuse:
-            out = out * layer.routed_scaling_factor
-        return out
-
-
-class NvFp4MoEMethod:
-    """Experts in NVFP4: e2m1 codes, an e4m3 scale per 16 values, one fp32 scale."""
-
-    should_fuse_routed_scaling_factor_in_topk = True
-
-    def apply(self, layer, x, topk):
-        runner = layer.runner
-        return runner.run(x, topk.weights, topk.ids)
-'''
 
 _STACK: tuple[tuple[str, int, str, str], ...] = (
     ("hash-topk-routed-scaling", 1, "moe: HashTopK folds the routed scaling factor", "changes who applies the factor"),
@@ -264,6 +199,11 @@ def finished_case(path: Path) -> Store:
     return _copy(_finished, path)
 
 
+def bisected_case(path: Path) -> Store:
+    """A finished case whose stack was searched with another probe, which found what the first did not see."""
+    return _copy(_bisected, path)
+
+
 @cache
 def _file_of(make: Callable[[Path], Store]) -> bytes:
     """The file of a case, written once: a hundred committed changes take a while."""
@@ -407,4 +347,28 @@ def _finished(path: Path) -> Store:
     store.progress(1, 18, 18, "")
     store.finish_job(1, "done", "one cause found, four patches exonerated, two dead")
     assert scaling
+    return store
+
+
+def _bisected(path: Path) -> Store:
+    store = _finished(path)
+    run = scaling_run(store, "full+fix-triton-indexer", factor=2.0)
+    store.put_verdict(
+        PatchVerdict(
+            patch="splitk-decode", probe="scaling", background="full+fix", verdict="culprit", runs=(run,),
+            reason="exponent 2 with it, 1 without it",
+        )
+    )  # fmt: skip
+    store.put_bisect(
+        Bisect(
+            probe="scaling", background="base+fix", outcome="culprit", culprits=("splitk-decode",), confidence=0.999,
+            text="splitk-decode: exponent_error +1 (n 8) against full+fix-splitk-decode,triton-indexer",
+            steps=(
+                {"arm": "full+fix", "last": "mhc-bf16-gemm", "outcome": "equivalent", "difference": 0.0, "n": 8},
+                {"arm": "full+fix", "last": "nvfp4-experts", "outcome": "cannot_be_tested"},
+                {"arm": "full+fix", "last": "splitk-decode", "outcome": "worse", "difference": 1.0, "n": 8},
+                {"arm": "full+fix", "last": "splitk-decode", "outcome": "bracket worse", "difference": 1.0, "n": 8},
+            ),
+        )
+    )  # fmt: skip
     return store

@@ -8,7 +8,7 @@ from pathlib import Path
 from store.errors import UsageError
 from store.models import Hypothesis, Job, LivenessWord, Reading
 from store.store import Store
-from tests.tui.example_case import SOURCE
+from tests.tui.example_text import SOURCE
 from tui.screen_gateway import Version
 from tui.view import CaseView, Source, SourceLine, ViewBuilder
 
@@ -90,6 +90,11 @@ class FakeGateway:
         self.asked.append(("start_ab", patch, probe))
         self.store.add_job(Job(kind="ab", argument={"patch": patch, "probe": probe}))
         return f"A/B of {patch} asked for"
+
+    def start_bisect(self, probe: str) -> str:
+        self.asked.append(("start_bisect", probe))
+        self.store.add_job(Job(kind="bisect", argument={"probe": probe}))
+        return "a bisect was asked for"
 
     def withdraw_finding(self, finding_id: int, reason: str) -> str:
         self.asked.append(("withdraw", str(finding_id), reason))

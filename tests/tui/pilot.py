@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 from textual.message import Message
 from textual.pilot import Pilot
@@ -12,7 +14,6 @@ from textual.pilot import Pilot
 from store.store import Store
 from tests.tui.fake_gateway import FakeGateway
 from tui.app import LivepathApp
-from tui.messages import CaseChanged, CaseFailed
 from tui.widgets.text_pane import TextPane
 
 _TRIES = 200
@@ -90,4 +91,14 @@ async def open_gateway(gateway: FakeGateway, *, size: tuple[int, int] = (80, 24)
         yield Driver(app, gateway, pilot, log)
 
 
-__all__ = ["CaseChanged", "CaseFailed", "Driver", "open_gateway", "open_screen"]
+Play = Callable[[Driver], Coroutine[Any, Any, None]]
+
+
+def play(case: Callable[[Path], Store], tmp_path: Path, acts: Play, *, size: tuple[int, int] = (80, 24)) -> None:
+    """Opens the app on a case and lets the test act in it."""
+
+    async def run() -> None:
+        async with open_screen(case, tmp_path, size=size) as driver:
+            await acts(driver)
+
+    asyncio.run(run())

@@ -9,6 +9,7 @@ from textual.binding import Binding
 
 from tui.app import LivepathApp
 from tui.screens.base import CaseScreen
+from tui.screens.bisect import BisectScreen
 from tui.screens.findings import FindingsScreen
 from tui.screens.overview import OverviewScreen
 from tui.screens.reading import ReadingScreen
@@ -16,7 +17,7 @@ from tui.screens.runs import RunsScreen
 from tui.widgets.signs import LIVENESS, VERDICTS
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "screens.md").read_text(encoding="utf-8")
-OWNERS = (LivepathApp, CaseScreen, OverviewScreen, ReadingScreen, RunsScreen, FindingsScreen)
+OWNERS = (LivepathApp, CaseScreen, OverviewScreen, ReadingScreen, RunsScreen, FindingsScreen, BisectScreen)
 
 
 @pytest.mark.parametrize("owner", OWNERS)

@@ -23,6 +23,7 @@ SCREENS = {
     "reading": (example_case.finished_case, ("2",)),
     "runs": (example_case.finished_case, ("3", "down", "down", "down")),
     "findings": (example_case.finished_case, ("4",)),
+    "bisect": (example_case.bisected_case, ("5",)),
 }
 
 
@@ -63,7 +64,7 @@ def test_the_screen_looks_as_it_did_when_somebody_looked(name: str, size: str, t
 def test_no_pane_is_squeezed_away(make: Callable[[Path], Store], size: tuple[int, int], tmp_path: Path) -> None:
     async def run() -> None:
         async with open_screen(make, tmp_path, size=size) as driver:
-            for screen in "1234":
+            for screen in "12345":
                 await driver.press(screen)
                 for pane in driver.app.screen.query("LineView"):
                     if pane.region.area:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import click
 
-from tui.cli import cases, findings, patches, readings, record, reports, runs, sessions, thoughts, worked
+from tui.cli import bisect, cases, findings, judge, patches, readings, record, reports, runs, sessions, thoughts, worked
 from tui.cli.output import Output
 from tui.cli.session import Session, with_form, with_place
 
@@ -29,8 +30,9 @@ def livepath(
 ) -> None:
     """Hunt silent regressions in inference engines: which patch did it, and did its lines run at all.
 
-    Without a verb: investigate the case of the target here, from its symptom to findings with their diffs. Where there
-    is no target, that is the worked case of the embedded engine, in `.demo`.
+    Without a verb the screen opens on the case of the target here; where there is no target, on the worked case of the
+    embedded engine in `.demo`, whose investigation starts at once. `--headless`, or output that is no terminal,
+    investigates without a screen and prints the report.
     """
     if context.invoked_subcommand is not None:
         if headless or output.form != "text" or case_slug or folder:
@@ -41,7 +43,11 @@ def livepath(
 
         click.echo(f"livepath {livepath_version()}")
         return
-    worked.investigate(context.find_object(Session) or Session(), output, folder, case_slug)
+    session = context.find_object(Session) or Session()
+    if not headless and output.form == "text" and sys.stdin.isatty() and sys.stdout.isatty():
+        worked.open_screen(session, folder, case_slug)
+    else:
+        worked.investigate(session, output, folder, case_slug)
 
 
 for command in (
@@ -55,6 +61,8 @@ for command in (
     readings.live,
     runs.run,
     runs.ab,
+    bisect.bisect,
+    judge.judge,
     sessions.session,
     findings.finding,
     reports.report,

@@ -14,7 +14,7 @@ from tui.gateway import Gateway
 from tui.text import words
 from tui.text.layout import Cell
 
-_WAIT = click.option("--wait/--no-wait", default=True, help="Wait for the end, or leave the work to itself.")
+WAIT = click.option("--wait/--no-wait", default=True, help="Wait for the end, or leave the work to itself.")
 
 
 @click.group()
@@ -26,11 +26,11 @@ def run() -> None:
 @click.argument("probe")
 @click.option("--arm", default="full", show_default=True, help="base, full, base+C, full-P, full+fix, full+fix-P.")
 @click.option("--seed", type=int, help="Another seed than the probe's first.")
-@_WAIT
+@WAIT
 @on_case()
 def start_run(gateway: Gateway, output: Output, probe: str, arm: str, seed: int | None, wait: bool) -> None:
     """Run a probe on an arm; a result on record for the same tree, inputs and machine is used again."""
-    _do(gateway, output, "run", {"probe": probe, "arm": arm, "seed": seed}, wait)
+    ask_for(gateway, output, "run", {"probe": probe, "arm": arm, "seed": seed}, wait)
 
 
 @run.command("list")
@@ -118,15 +118,16 @@ def cancel_run(gateway: Gateway, job: int | None) -> None:
 @click.argument("patch")
 @click.option("--probe", default="", help="Which probe. [default: the target's first]")
 @click.option("--background", default="full", show_default=True, help="The arm in which the patch is judged.")
-@_WAIT
+@WAIT
 @on_case()
 def ab(gateway: Gateway, output: Output, patch: str, probe: str, background: str, wait: bool) -> None:
     """Compare a background with and without PATCH; no run is spent on lines that cannot run."""
     gateway.store.patch(patch)
-    _do(gateway, output, "ab", {"patch": patch, "probe": probe, "background": background}, wait)
+    ask_for(gateway, output, "ab", {"patch": patch, "probe": probe, "background": background}, wait)
 
 
-def _do(gateway: Gateway, output: Output, kind: str, argument: dict[str, Any], wait: bool) -> None:
+def ask_for(gateway: Gateway, output: Output, kind: str, argument: dict[str, Any], wait: bool) -> None:
+    """Insert a job and, if asked to, wait for its end and print what came of it."""
     job: Job = gateway.submit(kind, argument)
     if wait:
         job = wait_for(gateway, job)

@@ -27,6 +27,7 @@ class Session:
 
     gateway: Callable[[Path, str | None], Gateway] = Gateway
     worked: Callable[[Path], Gateway] = Gateway.worked
+    second: Callable[[Path], Gateway] = Gateway.second
 
 
 def on_case(*, reads: bool = True) -> Callable[[Command], Command]:

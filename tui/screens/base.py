@@ -1,4 +1,4 @@
-"""What the four screens of a case share: bars, filter line, how a view reaches them, which keys they list."""
+"""What the screens of a case share: bars, filter line, how a view reaches them, which keys they list."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Field:
 
 
 class CaseScreen(Screen[None]):
-    """One of the four places of a case. A subclass gives `compose_body` and `show_view`."""
+    """One of the places of a case. A subclass gives `compose_body` and `show_view`."""
 
     NAME = ""
     # The bottom bar, most useful first; every one of them is also in the help.

@@ -17,7 +17,13 @@ from tui.widgets.tones import Tones
 if TYPE_CHECKING:
     from tui.view import CaseView
 
-TABS = (("overview", "Overview"), ("reading", "Reading"), ("runs", "Runs"), ("findings", "Findings"))
+TABS = (
+    ("overview", "Overview"),
+    ("reading", "Reading"),
+    ("runs", "Runs"),
+    ("findings", "Findings"),
+    ("bisect", "Bisect"),
+)
 
 
 class _Bar(Widget):
