@@ -1,21 +1,22 @@
-"""A checkpoint folder: config.json beside *.safetensors, with Hugging Face `state_dict` names.
+"""A checkpoint folder: config.json beside *.safetensors, in Hugging Face's names or DeepSeek's, plain or quantised.
 
-Contract: tensors are taken by name with the shape the architecture expects, so a wrong file fails at the door and by
-name.
+Contract: tensors are taken by their Hugging Face `state_dict` name with the shape the architecture expects, so a wrong
+file fails at the door and by name. Experts that are stored packed can be taken as they are.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor
 
-from engine.config import ModelConfig
+from engine.config import ModelConfig, read_config
 from engine.errors import CheckpointError
+from engine.loading.formats import StoredMatrix
+from engine.loading.reader import StoredModel, open_model
 
 DEFAULT_CHECKPOINT = Path(__file__).resolve().parent / "checkpoints" / "sliding-csa"
 
@@ -24,7 +25,7 @@ DEFAULT_CHECKPOINT = Path(__file__).resolve().parent / "checkpoints" / "sliding-
 class Tensors:
     """The tensors of a checkpoint under a name prefix."""
 
-    by_name: dict[str, Tensor]
+    by_name: Mapping[str, Tensor]
     source: str
     prefix: str = ""
     device: str = "cpu"
@@ -46,22 +47,20 @@ class Tensors:
             )
         return tensor.to(device=self.device, dtype=dtype)
 
+    def take_experts(self, name: str, *shape: int) -> Tensor | StoredMatrix:
+        """The experts called `name`: packed as the checkpoint stores them where that can be kept, else as fp32."""
+        stored = self.by_name.packed(self.prefix + name) if isinstance(self.by_name, StoredModel) else None
+        return self.take(name, *shape) if stored is None else stored.to(self.device)
+
 
 def load_checkpoint(folder: Path | str, device: str = "cpu") -> tuple[ModelConfig, Tensors]:
-    """Reads a checkpoint folder.
+    """Opens a checkpoint folder; weights are read when they are taken.
 
     Raises:
-        CheckpointError: the folder, its config or its tensors cannot be read.
+        ConfigError: the architecture is not one that the engine computes.
+        CheckpointError: the folder, its config or its tensors cannot be read, or do not fit the config.
     """
     folder = Path(folder)
-    config = ModelConfig.from_json(folder / "config.json")
-    files = sorted(folder.glob("*.safetensors"))
-    if not files:
-        raise CheckpointError(f"{folder} holds no *.safetensors file")
-    by_name: dict[str, Tensor] = {}
-    for file in files:
-        try:
-            by_name.update(load_file(file))
-        except (SafetensorError, OSError) as error:
-            raise CheckpointError(f"{file} cannot be read: {error}") from error
-    return config, Tensors(by_name, str(folder), device=device)
+    raw = read_config(folder / "config.json")
+    config = ModelConfig.from_dict(raw)
+    return config, Tensors(open_model(folder, config, raw), str(folder), device=device)

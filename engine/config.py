@@ -14,6 +14,8 @@ from typing import Any, Literal, get_args
 
 from engine.errors import CheckpointError, ConfigError
 
+MODEL_TYPE, ARCHITECTURE = "deepseek_v4", "DeepseekV4ForCausalLM"
+
 LayerType = Literal["sliding_attention", "compressed_sparse_attention", "heavily_compressed_attention"]
 RouterType = Literal["hash_moe", "moe"]
 ScoringFunc = Literal["sqrtsoftplus", "sigmoid", "softmax"]
@@ -60,6 +62,9 @@ class ModelConfig:
     n_routed_experts: int = 256
     num_experts_per_tok: int = 6
     n_shared_experts: int = 1
+    # Groups of experts to pick from. DeepSeek-V4 has none: its files carry these keys, and nothing reads them.
+    n_group: int = 1
+    topk_group: int = 1
     scoring_func: ScoringFunc = "sqrtsoftplus"
     norm_topk_prob: bool = True
     routed_scaling_factor: float = 1.5
@@ -122,6 +127,9 @@ class ModelConfig:
         Raises:
             ConfigError: a needed key is missing or a value is outside what the engine computes.
         """
+        _expect(raw.get("model_type", MODEL_TYPE) == MODEL_TYPE, "model_type", raw.get("model_type"), MODEL_TYPE)
+        architectures = raw.get("architectures") or [ARCHITECTURE]
+        _expect(ARCHITECTURE in architectures, "architectures", architectures, ARCHITECTURE)
         if raw.get("num_key_value_heads", 1) != 1:
             raise ConfigError(
                 f"config: num_key_value_heads is {raw['num_key_value_heads']}, this architecture has exactly 1"
@@ -130,6 +138,8 @@ class ModelConfig:
         values = {key: value for key, value in raw.items() if key in names}
         if "qk_rope_head_dim" not in values and "partial_rotary_factor" in raw and "head_dim" in raw:
             values["qk_rope_head_dim"] = int(raw["head_dim"] * raw["partial_rotary_factor"])
+        for unused in ("n_group", "topk_group"):
+            values.pop(unused, None)
         values["layer_types"] = _layer_types(raw)
         values["mlp_layer_types"] = _mlp_layer_types(raw)
         values["compress_rates"] = dict(raw.get("compress_rates") or {CSA: 4, HCA: 128})
@@ -142,20 +152,31 @@ class ModelConfig:
 
     @classmethod
     def from_json(cls, path: Path) -> ModelConfig:
-        try:
-            raw = json.loads(path.read_text(encoding="utf-8"))
-        except FileNotFoundError as error:
-            raise CheckpointError(
-                f"{path} does not exist", hint="A checkpoint is a folder with config.json and *.safetensors."
-            ) from error
-        except json.JSONDecodeError as error:
-            raise CheckpointError(f"{path} is not JSON: {error}") from error
-        return cls.from_dict(raw)
+        return cls.from_dict(read_config(path))
 
     def compress_rate(self, layer: int) -> int:
         """Tokens per compressed entry of a layer; 0 for a sliding layer."""
         kind = self.layer_types[layer]
         return 0 if kind == SLIDING else self.compress_rates[kind]
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """The dictionary of a config.json.
+
+    Raises:
+        CheckpointError: there is no such file, or it holds no JSON object.
+    """
+    try:
+        raw = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise CheckpointError(
+            f"{path} does not exist", hint="A checkpoint is a folder with config.json and *.safetensors."
+        ) from error
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{path} is not JSON: {error}") from error
+    if not isinstance(raw, dict):
+        raise CheckpointError(f"{path} holds a {type(raw).__name__}, expected an object")
+    return raw
 
 
 def _expect(ok: bool, key: str, value: object, expected: str) -> None:

@@ -66,21 +66,30 @@ class Engine:
         return cls(config, tensors, settings, routed_scaling_factor=routed_scaling_factor)
 
     @torch.inference_mode()
-    def prefill(self, ids_BT: Tensor, logits_at: Tensor | Sequence[int] | None = None) -> tuple[Tensor, Cache]:
+    def prefill(
+        self,
+        ids_BT: Tensor,
+        logits_at: Tensor | Sequence[int] | None = None,
+        *,
+        attention_mask_BT: Tensor | None = None,
+    ) -> tuple[Tensor, Cache]:
         """Takes prompts in.
 
         Args:
             ids_BT: token ids, all prompts of equal length.
             logits_at: positions [P] or [B, P] whose logits are wanted, ascending, possibly none; None for the last one.
+            attention_mask_BT: for callers who have one; it must be all ones.
 
         Returns:
             logits [B, P, V] and the cache to decode on with.
 
         Raises:
-            InputError: an id or a position is out of range.
+            InputError: an id or a position is out of range, a prompt is empty, padded or beyond the maximum.
         """
         ids_BT = self._checked_ids(ids_BT, 2)
         batch, num_tokens = ids_BT.shape
+        _refuse_padding(attention_mask_BT, ids_BT)
+        self._check_length(num_tokens)
         asked_BP = self._checked_positions([num_tokens - 1] if logits_at is None else logits_at, batch, num_tokens)
         cache = self.model.new_cache(batch)
         logits_BPV = self.model.head_VD.new_zeros(batch, asked_BP.shape[1], self.config.vocab_size)
@@ -110,12 +119,18 @@ class Engine:
         ids_B = self._checked_ids(ids_B, 1)
         if len(ids_B) != cache.batch:
             raise InputError(f"decode: {len(ids_B)} token ids for a cache of {cache.batch} sequences")
+        self._check_length(cache.length + 1)
         return self.model.forward(ids_B[:, None], cache, "decode", None)[:, 0]
 
     @torch.inference_mode()
     def expert_weights(self, layer: int) -> tuple[Tensor, Tensor]:
-        """w13 fp32 [E, 2I, D], gate rows first, and w2 fp32 [E, D, I], dequantised from the packed storage."""
-        return self.model.layers[layer].mlp.experts.dequantised()
+        """w13 fp32 [E, 2I, D], gate rows first, and w2 fp32 [E, D, I], dequantised from the packed storage.
+
+        E are the routed experts that this process holds; a fused shared expert is not among them.
+        """
+        mlp = self.model.layers[layer].mlp
+        w13, w2 = mlp.experts.dequantised()
+        return w13[: mlp.shard.num_local], w2[: mlp.shard.num_local]
 
     def _checked_ids(self, ids: Tensor, num_axes: int) -> Tensor:
         ids = torch.as_tensor(ids, dtype=torch.int64, device=self.settings.device)
@@ -125,6 +140,13 @@ class Engine:
         if low < 0 or high >= self.config.vocab_size:
             raise InputError(f"token ids from {low} to {high}, expected 0 to {self.config.vocab_size - 1}")
         return ids
+
+    def _check_length(self, num_tokens: int) -> None:
+        if num_tokens > self.config.max_position_embeddings:
+            raise InputError(
+                f"a context of {num_tokens} tokens, expected at most max_position_embeddings "
+                f"({self.config.max_position_embeddings})"
+            )
 
     def _checked_positions(self, positions: Tensor | Sequence[int], batch: int, num_tokens: int) -> Tensor:
         asked = torch.as_tensor(positions, dtype=torch.int64, device=self.settings.device)
@@ -136,3 +158,22 @@ class Engine:
                 f"logits_at from {int(asked_BP.min())} to {int(asked_BP.max())}, the prompt has {num_tokens} tokens"
             )
         return asked_BP
+
+
+def _refuse_padding(mask_BT: Tensor | None, ids_BT: Tensor) -> None:
+    if mask_BT is None:
+        return
+    mask_BT = torch.as_tensor(mask_BT)
+    if mask_BT.shape != ids_BT.shape:
+        raise InputError(f"attention mask of shape {tuple(mask_BT.shape)}, the ids have {tuple(ids_BT.shape)}")
+    if bool((mask_BT[:, 0] == 0).any()):
+        raise InputError(
+            "left padding: the first token of a prompt is masked, expected none to be",
+            hint="Compressed entries are pooled over windows counted from the first token, so padding in front would "
+            "shift every window and mix into it. Give prompts of equal length, without padding.",
+        )
+    if bool((mask_BT == 0).any()):
+        raise InputError(
+            "right padding: the attention mask has zeros, expected ones only",
+            hint="Cut the padding off and give prompts of equal length.",
+        )

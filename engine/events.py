@@ -12,6 +12,7 @@ import json
 import math
 import os
 from collections.abc import Callable, Hashable
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -101,6 +102,7 @@ def constant(
     )
 
 
+@cache
 def _relative(filename: str) -> str:
     path = Path(filename).resolve()
     return path.relative_to(_ROOT).as_posix() if path.is_relative_to(_ROOT) else path.as_posix()

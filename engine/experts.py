@@ -11,61 +11,72 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from engine.errors import ConfigError
 from engine.events import Phase
+from engine.loading.formats import StoredMatrix
 from engine.methods import METHODS, MoEMethod
 from engine.runners import MoeRunnerConfig
+from engine.runners.selection import select_runner
 from engine.settings import EngineSettings
-from engine.topk import TopKOutput
+from engine.topk import Bypassed, TopKOutput
 
 
 def fuses_routed_scaling_factor_in_topk(method: str, runner: str) -> bool:
     """Whether the router multiplies the factor into its weights, by expert method and RESOLVED runner."""
-    return method == "nvfp4" and runner != "marlin"
+    if runner == "trtllm":
+        # Its kernel takes weights as final; where it routes itself, the router is not run and this has no effect.
+        return True
 
-
-def resolve_runner(method: MoEMethod, requested: str) -> str:
-    """The runner's name; "auto" takes the method's first.
-
-    Raises:
-        ConfigError: the method's storage is not one that the runner reads.
-    """
-    if requested == "auto":
-        return method.runners[0]
-    if requested not in method.runners:
-        raise ConfigError(
-            f"settings: runner {requested!r} cannot read {method.name!r} experts, "
-            f"expected one of auto, {', '.join(method.runners)}"
-        )
-    return requested
+    return method == "nvfp4" and runner not in ("triton", "marlin")
 
 
 class FusedMoE:
     def __init__(
         self,
-        w13_E2ID: Tensor,
-        w2_EDI: Tensor,
+        w13_E2ID: Tensor | StoredMatrix,
+        w2_EDI: Tensor | StoredMatrix,
         settings: EngineSettings,
         *,
         layer: int,
         routed_scaling_factor: float,
         swiglu_limit: float,
+        fused_shared_expert: tuple[Tensor, Tensor] | None = None,
     ) -> None:
         self.layer = layer
-        self.method = METHODS[settings.expert_quant]()
-        self.w13, self.w2 = self.method.encode(w13_E2ID), self.method.encode(w2_EDI)
-        self.runner_name = resolve_runner(self.method, settings.runner)
+        self.method: MoEMethod = METHODS[settings.expert_quant]()
+        self.w13, self.w2 = self.method.load(w13_E2ID, layer), self.method.load(w2_EDI, layer)
+        if fused_shared_expert is not None:
+            # One more expert behind the routed ones, in their format.
+            self.w13, self.w2 = (
+                packed.joined(self.method.encode(shared[None]))
+                for packed, shared in zip((self.w13, self.w2), fused_shared_expert, strict=True)
+            )
+        selected = select_runner(self.method.name, self.method.runners, settings.runner, settings.device)
+        self.runner_name = selected.runner
         self.should_fuse_routed_scaling_factor_in_topk = fuses_routed_scaling_factor_in_topk(
             self.method.name, self.runner_name
         )
         self.runner_config = MoeRunnerConfig(
-            layer=layer, routed_scaling_factor=routed_scaling_factor, swiglu_limit=swiglu_limit
+            layer=layer,
+            routed_scaling_factor=routed_scaling_factor,
+            swiglu_limit=swiglu_limit,
+            num_fused_shared_experts=int(fused_shared_expert is not None),
+            reason=selected.reason,
+            requested=selected.requested,
         )
         self.runner = self.method.create_moe_runner(self)
 
-    def forward(self, x_TD: Tensor, topk_output: TopKOutput, phase: Phase) -> Tensor:
+    @property
+    def leaves_factor_to_epilogue(self) -> bool:
+        """Whether nobody before the block's epilogue applies the factor."""
+        return (
+            self.method.leaves_factor_to_epilogue
+            and not self.runner.applies_routed_scaling_factor
+            and not self.should_fuse_routed_scaling_factor_in_topk
+        )
+
+    def forward(self, x_TD: Tensor, topk_output: TopKOutput | Bypassed, phase: Phase) -> Tensor:
         return self.method.apply(self, x_TD, topk_output, phase)
 
     def dequantised(self) -> tuple[Tensor, Tensor]:
-        """fp32 w13 [E, 2I, D], gate rows first, and w2 [E, D, I], from the packed storage."""
+        """fp32 w13 [E, 2I, D], gate rows first, and w2 [E, D, I], from the packed storage; a fused one comes last."""
         return self.method.decode(self.w13), self.method.decode(self.w2)

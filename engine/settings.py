@@ -9,20 +9,30 @@ import torch
 
 from engine.errors import ConfigError
 
-ExpertQuant = Literal["nvfp4", "fp8", "none"]
-RunnerName = Literal["auto", "reference", "marlin"]
+ExpertQuant = Literal["nvfp4", "fp8", "modelopt_fp8", "mxfp4", "compressed_tensors_nvfp4", "none"]
+RunnerName = Literal["auto", "reference", "triton", "marlin", "cutlass", "trtllm"]
 IndexKeys = Literal["fp8", "bf16", "fp32"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineSettings:
     # Storage of the routed experts: e2m1 codes with e4m3 block scales, e4m3 codes with 128 x 128 block scales,
-    # or the checkpoint's own numbers. The shared expert is never quantised.
+    # or the checkpoint's own numbers. The shared expert is only quantised where fused.
     expert_quant: ExpertQuant = "nvfp4"
 
     # Who computes the experts: each runner has its own weight layout and its own scaling contract.
-    # "auto" takes the first runner that the expert method supports on this device.
+    # "auto" goes by the environment (ENGINE_MOE_RUNNER), then by the compute capability of the device.
     runner: RunnerName = "auto"
+
+    # Computes the shared expert as one more routed expert, in the routed experts' format.
+    fuse_shared_expert: bool = False
+
+    # Lets a runner that has a router of its own use it; None does so wherever it can.
+    route_in_kernel: bool | None = None
+
+    # Processes that share the routed experts of a layer, and which of them this is.
+    expert_parallel_size: int = 1
+    expert_parallel_rank: int = 0
 
     # Storage of the index keys, in pages of 64: e4m3 with one fp32 scale per key, plain bf16, or plain fp32
     # (which no deployment uses: it is there to compare with other implementations to the last digits).
@@ -40,5 +50,10 @@ class EngineSettings:
         ):
             if getattr(self, name) not in choices:
                 raise ConfigError(f"settings: {name} is {getattr(self, name)!r}, expected one of {', '.join(choices)}")
+        if not 0 <= self.expert_parallel_rank < self.expert_parallel_size:
+            raise ConfigError(
+                f"settings: expert_parallel_rank is {self.expert_parallel_rank}, "
+                f"expected 0 to {self.expert_parallel_size - 1} (expert_parallel_size is {self.expert_parallel_size})"
+            )
         if self.dtype != torch.float32:
             raise ConfigError(f"settings: dtype is {self.dtype}, this version computes activations in torch.float32")

@@ -3,28 +3,38 @@
 Contract: w = s[picks] / (sum s[picks] + 1e-20), times routed_scaling_factor only where
 `apply_routed_scaling_factor_on_output` says that the experts want it in the weights; then nobody after the router may
 multiply again. `HashTopK` takes the picks from a table of token ids, `StandardTopK` takes the best of s + correction
-bias.
+bias, out of the best groups of experts where there are groups.
 Live when: HashTopK in `hash_moe` layers, StandardTopK in `moe` layers.
 """
 
-# T tokens, D model dim, E experts, K experts per token, V vocabulary.
+# T tokens, D model dim, E experts, K experts per token, G groups, V vocabulary.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from engine import events
 from engine.config import ModelConfig
+from engine.errors import ConfigError
 from engine.events import Phase
-from kernels.route_ref import hash_route_ref, route_ref
+from kernels.route_ref import hash_route_ref, route_ref, score_ref
 
 
 class TopKOutput(NamedTuple):
     topk_ids_TK: Tensor
     topk_weights_TK: Tensor
+
+
+class Bypassed(NamedTuple):
+    """A router handed over instead of its picks; `localise` turns picks of all experts into those of this process."""
+
+    router: StandardTopK
+    localise: Callable[[TopKOutput], TopKOutput]
 
 
 class HashTopK:
@@ -65,7 +75,15 @@ class StandardTopK:
         layer: int,
         routed_scaling_factor: float,
         apply_routed_scaling_factor_on_output: bool,
+        num_groups: int = 1,
+        topk_groups: int = 1,
     ) -> None:
+        if len(gate_ED) % num_groups or not 0 < topk_groups <= num_groups:
+            raise ConfigError(
+                f"StandardTopK of layer {layer}: {topk_groups} of {num_groups} groups of {len(gate_ED)} experts, "
+                "expected equal groups and at most all of them"
+            )
+        self.num_groups, self.topk_groups = num_groups, topk_groups
         self.gate_ED, self.correction_bias_E, self.layer = gate_ED, correction_bias_E, layer
         self.topk = config.num_experts_per_tok
         self.scoring_func, self.renormalise = config.scoring_func, config.norm_topk_prob
@@ -74,14 +92,39 @@ class StandardTopK:
 
     def forward(self, x_TD: Tensor, ids_T: Tensor, phase: Phase) -> TopKOutput:
         events.route("topk", StandardTopK.forward, layer=self.layer, phase=phase, reason="moe layer")
-        weights_TK, topk_ids_TK = route_ref(
-            F.linear(x_TD, self.gate_ED),
-            self.topk,
-            bias_E=self.correction_bias_E,
-            scoring=self.scoring_func,
-            renormalise=self.renormalise,
-        )
+        topk_ids_TK, weights_TK = self.select(x_TD)
+
         if self.apply_routed_scaling_factor_on_output:
             weights_TK = weights_TK * self.routed_scaling_factor
             events.constant(self.routed_scaling_factor, site="topk", layer=self.layer, phase=phase)
         return TopKOutput(topk_ids_TK, weights_TK)
+
+    def select(self, x_TD: Tensor) -> TopKOutput:
+        """The picks and their weights before any factor."""
+        logits_TE = F.linear(x_TD, self.gate_ED)
+        weights_TK, topk_ids_TK = route_ref(
+            logits_TE,
+            self.topk,
+            bias_E=self._choice_bias(logits_TE),
+            scoring=self.scoring_func,
+            renormalise=self.renormalise,
+        )
+        return TopKOutput(topk_ids_TK, weights_TK)
+
+    def _choice_bias(self, logits_TE: Tensor) -> Tensor | None:
+        """The correction bias, with minus infinity for the experts outside a token's best groups."""
+        if self.topk_groups == self.num_groups:
+            return self.correction_bias_E
+        bias_E = logits_TE.new_zeros(logits_TE.shape[1]) if self.correction_bias_E is None else self.correction_bias_E
+        choice_TGE = (score_ref(logits_TE, self.scoring_func) + bias_E).unflatten(1, (self.num_groups, -1))
+        # A group is as good as its two best experts together.
+        best_TG = choice_TGE.topk(min(2, choice_TGE.shape[-1]), -1).values.sum(-1)
+        kept_TG = torch.zeros_like(best_TG).scatter(1, best_TG.topk(self.topk_groups, -1).indices, 1.0)
+        return bias_E + kept_TG.repeat_interleave(choice_TGE.shape[-1], 1).log()
+
+
+def with_shared_expert(picked: TopKOutput, expert: int, weight: float) -> TopKOutput:
+    """One more column: the shared expert, picked by every token with the same weight."""
+    return TopKOutput(
+        F.pad(picked.topk_ids_TK, (0, 1), value=expert), F.pad(picked.topk_weights_TK, (0, 1), value=weight)
+    )

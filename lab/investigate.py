@@ -34,7 +34,9 @@ def investigate(case: Case, bench: Bench) -> str:
     answer_questions(inquiry)
     _start_early(inquiry)
     ends = measure_endpoints(inquiry)
+    read_readings(inquiry, FULL)
     fix = try_candidates(inquiry, [BASE, FULL])
+    decide_hypotheses(case.store, case.target, measurements_for(inquiry))  # those whose runs are in; the rest below
     ground, whole = _background(inquiry, ends, fix)
     trial = judge_stack(inquiry, ground, whole)
     read_readings(inquiry, whole)

@@ -31,6 +31,7 @@ def to_markdown(report: Data) -> str:
         section("Path evidence", _paths(report)),
         section("Recall by context length", _lengths(report["cells"])),
         section("How often the constant is applied", _exponents(report["exponents"])),
+        section("Bisects", _bisects(report["bisects"])),
         section("Hypotheses", _hypotheses(report["hypotheses"])),
         section("Questions, answered before any run", _questions(report["questions"])),
         section("Not verified", bullets(prose(line) for line in report["not_verified"])),
@@ -157,6 +158,16 @@ def _exponents(rows: Sequence[Data]) -> str:
         ]
         lines.append(f"{code(arm)}: " + ("; ".join(wrong) if wrong else f"right in all {len(mine)} rows"))
     return bullets(lines)
+
+
+def _bisects(bisects: Iterable[Data]) -> str:
+    return table(
+        ("probe", "against", "what came of it", "runs"),
+        [
+            (code(b["probe"]), code(b["background"]), escape(b["text"] or b["verdict"]), str(len(b["runs"])))
+            for b in bisects
+        ],
+    )
 
 
 def _hypotheses(hypotheses: Sequence[Data]) -> str:

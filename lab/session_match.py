@@ -320,7 +320,7 @@ def _same(line: str, printed: str) -> bool:
         return True
     if "\t" in line and line.split() == printed.split():  # a terminal shows a tab as blanks
         return True
-    cut = _CUT.search(printed)
+    cut = _CUT.search(printed) if printed.endswith(("...", "…", "]", ">")) else None
     kept = printed[: cut.start()].rstrip() if cut else ""
     return len(kept) >= 8 and line.startswith(kept)
 

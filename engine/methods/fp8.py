@@ -12,9 +12,10 @@ from torch import Tensor
 
 from engine import events
 from engine.events import Phase
+from engine.methods.activations import per_group_e4m3
 from engine.methods.base import MoEMethod, Packed
-from engine.runners import MarlinRunner, MoeRunner, ReferenceRunner
-from engine.topk import TopKOutput
+from engine.runners import RUNNERS, MoeRunner
+from engine.topk import Bypassed, TopKOutput
 from kernels import fp8_block_ref
 
 if TYPE_CHECKING:
@@ -23,7 +24,8 @@ if TYPE_CHECKING:
 
 class Fp8MoEMethod(MoEMethod):
     name = "fp8"
-    runners = ("reference", "marlin")
+    runners = ("reference", "triton", "marlin", "cutlass", "trtllm")
+    weight_bits = activation_bits = 8
 
     def encode(self, w_ENK: Tensor) -> Packed:
         values, scale = fp8_block_ref.encode(w_ENK)
@@ -33,11 +35,14 @@ class Fp8MoEMethod(MoEMethod):
         assert packed.block_scale is not None
         return fp8_block_ref.decode(packed.codes, packed.block_scale)
 
+    def quantise_activations(self, x_ND: Tensor) -> Tensor:
+        return per_group_e4m3(x_ND)
+
     def create_moe_runner(self, layer: FusedMoE) -> MoeRunner:
-        runner = MarlinRunner if layer.runner_name == "marlin" else ReferenceRunner
+        runner = RUNNERS[layer.runner_name]
         return runner(layer.runner_config, self, layer.w13, layer.w2)
 
-    def apply(self, layer: FusedMoE, x_TD: Tensor, topk_output: TopKOutput, phase: Phase) -> Tensor:
+    def apply(self, layer: FusedMoE, x_TD: Tensor, topk_output: TopKOutput | Bypassed, phase: Phase) -> Tensor:
         events.route("experts", Fp8MoEMethod.apply, layer=layer.layer, phase=phase, reason="expert_quant is fp8")
         routed_TD = layer.runner.run(x_TD, topk_output, phase)
         if layer.runner.applies_routed_scaling_factor:
@@ -45,5 +50,5 @@ class Fp8MoEMethod(MoEMethod):
         factor = layer.runner_config.routed_scaling_factor
         if not layer.should_fuse_routed_scaling_factor_in_topk:
             routed_TD = routed_TD * factor
-            events.constant(factor, site="kernel", layer=layer.layer, phase=phase)
+            layer.runner_config.say_factor("kernel", phase)
         return routed_TD

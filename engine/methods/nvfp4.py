@@ -13,10 +13,12 @@ from torch import Tensor
 
 from engine import events
 from engine.events import Phase
-from engine.methods.base import MoEMethod, Packed
-from engine.runners import MarlinRunner, MoeRunner, ReferenceRunner
-from engine.topk import TopKOutput
+from engine.methods.activations import per_block_nvfp4
+from engine.methods.base import MoEMethod, Packed, nvfp4_of
+from engine.runners import RUNNERS, MoeRunner
+from engine.topk import Bypassed, TopKOutput
 from kernels import nvfp4_ref
+from kernels.nvfp4_layout import Nvfp4Experts
 
 if TYPE_CHECKING:
     from engine.experts import FusedMoE
@@ -24,7 +26,8 @@ if TYPE_CHECKING:
 
 class NvFp4MoEMethod(MoEMethod):
     name = "nvfp4"
-    runners = ("reference", "marlin")
+    runners = ("reference", "triton", "marlin", "cutlass", "trtllm")
+    weight_bits = activation_bits = 4
 
     def encode(self, w_ENK: Tensor) -> Packed:
         return Packed(*nvfp4_ref.encode(w_ENK))
@@ -34,10 +37,16 @@ class NvFp4MoEMethod(MoEMethod):
         assert packed.global_scale is not None
         return nvfp4_ref.decode(packed.codes, packed.block_scale, packed.global_scale)
 
+    def quantise_activations(self, x_ND: Tensor) -> Tensor:
+        return per_block_nvfp4(x_ND)
+
+    def nvfp4_experts(self, w13: Packed, w2: Packed) -> Nvfp4Experts:
+        return nvfp4_of(w13, w2)
+
     def create_moe_runner(self, layer: FusedMoE) -> MoeRunner:
-        runner = MarlinRunner if layer.runner_name == "marlin" else ReferenceRunner
+        runner = RUNNERS[layer.runner_name]
         return runner(layer.runner_config, self, layer.w13, layer.w2)
 
-    def apply(self, layer: FusedMoE, x_TD: Tensor, topk_output: TopKOutput, phase: Phase) -> Tensor:
+    def apply(self, layer: FusedMoE, x_TD: Tensor, topk_output: TopKOutput | Bypassed, phase: Phase) -> Tensor:
         events.route("experts", NvFp4MoEMethod.apply, layer=layer.layer, phase=phase, reason="expert_quant is nvfp4")
         return layer.runner.run(x_TD, topk_output, phase)

@@ -1,6 +1,6 @@
 """Experts in the checkpoint's own numbers.
 
-Contract: neither the router nor the runner applies the routed scaling factor; the block multiplies it in afterwards.
+Contract: the method never applies the factor; where neither router nor runner does, the block's epilogue must.
 Live when: expert_quant is "none".
 """
 
@@ -13,8 +13,8 @@ from torch import Tensor
 from engine import events
 from engine.events import Phase
 from engine.methods.base import MoEMethod, Packed
-from engine.runners import MoeRunner, ReferenceRunner
-from engine.topk import TopKOutput
+from engine.runners import RUNNERS, MoeRunner
+from engine.topk import Bypassed, TopKOutput
 
 if TYPE_CHECKING:
     from engine.experts import FusedMoE
@@ -22,8 +22,9 @@ if TYPE_CHECKING:
 
 class UnquantizedMoEMethod(MoEMethod):
     name = "none"
-    runners = ("reference",)
+    runners = ("reference", "triton", "trtllm")
     leaves_factor_to_epilogue = True
+    weight_bits = activation_bits = 16
 
     def encode(self, w_ENK: Tensor) -> Packed:
         return Packed(w_ENK.float())
@@ -31,10 +32,13 @@ class UnquantizedMoEMethod(MoEMethod):
     def decode(self, packed: Packed) -> Tensor:
         return packed.codes
 
-    def create_moe_runner(self, layer: FusedMoE) -> MoeRunner:
-        return ReferenceRunner(layer.runner_config, self, layer.w13, layer.w2)
+    def quantise_activations(self, x_ND: Tensor) -> Tensor:
+        return x_ND
 
-    def apply(self, layer: FusedMoE, x_TD: Tensor, topk_output: TopKOutput, phase: Phase) -> Tensor:
+    def create_moe_runner(self, layer: FusedMoE) -> MoeRunner:
+        return RUNNERS[layer.runner_name](layer.runner_config, self, layer.w13, layer.w2)
+
+    def apply(self, layer: FusedMoE, x_TD: Tensor, topk_output: TopKOutput | Bypassed, phase: Phase) -> Tensor:
         events.route(
             "experts", UnquantizedMoEMethod.apply, layer=layer.layer, phase=phase, reason="expert_quant is none"
         )

@@ -50,6 +50,13 @@ def numbers(kind: type[int] | type[float]) -> Callable[[str], list[float]]:
     return parse
 
 
+def count(text: str) -> int:
+    """An argument type: a number of things, at least one."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of at least 1")
+    return int(text)
+
+
 def run(parser: argparse.ArgumentParser, argv: list[str] | None, work: Callable[[argparse.Namespace], None]) -> int:
     """Runs a probe's work between its first and its last event and returns the exit code."""
     args = parser.parse_args(argv)

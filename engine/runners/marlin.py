@@ -1,9 +1,9 @@
 """The Marlin-like runner: codes kept in tiles of 16 rows x 8 bytes, undone just before the arithmetic.
 
-Contract: models the backend's layout and its scaling contract; the arithmetic is the reference's. The final reduction
-multiplies by the routed scaling factor it was handed, always, so a router that also applies it makes the factor count
-twice.
-Live when: the runner is "marlin".
+Contract: models the backend's layout and its scaling contract; the arithmetic is the engine's own, for NVFP4 on a GPU a
+Triton kernel on packed weights. The final reduction multiplies by the routed scaling factor it was handed, always, so a
+router that also applies it makes the factor count twice.
+Live when: the runner is "marlin", which "auto" takes for four-bit formats on 8.x and 9.x.
 """
 
 # E experts, N rows, Y code bytes of a row, T tokens, D model dim.
@@ -17,11 +17,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from engine import events
 from engine.events import Phase
 from engine.runners.base import MoeRunner, MoeRunnerConfig
-from engine.topk import TopKOutput
-from kernels import dispatch
+from engine.topk import Bypassed, TopKOutput
 
 if TYPE_CHECKING:
     from engine.methods.base import MoEMethod, Packed
@@ -33,30 +31,25 @@ TILE_BYTES = 8
 class MarlinRunner(MoeRunner):
     name = "marlin"
     applies_routed_scaling_factor = True
+    layout = "tiles of 16 rows x 8 bytes"
+    scales = "linear"
 
     def __init__(self, config: MoeRunnerConfig, method: MoEMethod, w13: Packed, w2: Packed) -> None:
         self.config, self.method = config, method
         self.w13_shape, self.w2_shape = w13.codes.shape, w2.codes.shape
         self.w13, self.w2 = (replace(packed, codes=repack(packed.codes)) for packed in (w13, w2))
 
-    def run(self, x_TD: Tensor, topk_output: TopKOutput, phase: Phase) -> Tensor:
-        events.route("moe_runner", MarlinRunner.run, layer=self.config.layer, phase=phase, reason="runner is marlin")
+    def run(self, x_TD: Tensor, topk_output: TopKOutput | Bypassed, phase: Phase) -> Tensor:
+        assert isinstance(topk_output, TopKOutput)
+        self.say_routes(phase)
         w13, w2 = (
-            self.method.decode(replace(packed, codes=unpack(packed.codes, shape)))
+            replace(packed, codes=unpack(packed.codes, shape))
             for packed, shape in ((self.w13, self.w13_shape), (self.w2, self.w2_shape))
         )
-        summed_TD = dispatch.experts(
-            x_TD,
-            w13,
-            w2,
-            topk_output.topk_ids_TK,
-            topk_output.topk_weights_TK,
-            self.config.swiglu_limit,
-            record=lambda choice: events.choice(choice, layer=self.config.layer, phase=phase),
-        )
         factor = self.config.routed_scaling_factor
-        events.constant(factor, site="kernel", layer=self.config.layer, phase=phase)
-        return summed_TD * factor
+        summed_TD = self.compute_packed(x_TD, w13, w2, topk_output, phase, factor=factor)
+        self.config.say_factor("kernel", phase)
+        return summed_TD
 
 
 def repack(codes_ENY: Tensor) -> Tensor:

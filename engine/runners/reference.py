@@ -1,7 +1,7 @@
 """The plain runner: weights unpacked once, at load, in the loader's [gate, up] order.
 
 Contract: sums the experts with the weights as they come; the routed scaling factor is none of its business.
-Live when: the runner is "reference", which "auto" takes on every device so far.
+Live when: the runner is "reference", which "auto" takes on a machine without a GPU.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from torch import Tensor
 from engine import events
 from engine.events import Phase
 from engine.runners.base import MoeRunner, MoeRunnerConfig
-from engine.topk import TopKOutput
+from engine.topk import Bypassed, TopKOutput
 from kernels import dispatch
 
 if TYPE_CHECKING:
@@ -23,15 +23,16 @@ if TYPE_CHECKING:
 class ReferenceRunner(MoeRunner):
     name = "reference"
     applies_routed_scaling_factor = False
+    layout = "plain weights, unpacked at load"
+    scales = "none"
 
     def __init__(self, config: MoeRunnerConfig, method: MoEMethod, w13: Packed, w2: Packed) -> None:
-        self.config = config
+        self.config, self.method = config, method
         self.w13, self.w2 = method.decode(w13), method.decode(w2)
 
-    def run(self, x_TD: Tensor, topk_output: TopKOutput, phase: Phase) -> Tensor:
-        events.route(
-            "moe_runner", ReferenceRunner.run, layer=self.config.layer, phase=phase, reason="runner is reference"
-        )
+    def run(self, x_TD: Tensor, topk_output: TopKOutput | Bypassed, phase: Phase) -> Tensor:
+        assert isinstance(topk_output, TopKOutput)
+        self.say_routes(phase)
         return dispatch.experts(
             x_TD,
             self.w13,

@@ -63,8 +63,8 @@ def test_a_missing_key_is_named() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"expert_quant": "int4"}, "expert_quant is 'int4', expected one of nvfp4, fp8, none"),
-        ({"runner": "cutlass"}, "runner is 'cutlass'"),
+        ({"expert_quant": "int4"}, "expert_quant is 'int4', expected one of nvfp4, fp8, modelopt_fp8, "),
+        ({"runner": "warp"}, "runner is 'warp'"),
         ({"index_keys": "fp16"}, "index_keys is 'fp16'"),
         ({"dtype": torch.bfloat16}, "dtype is torch.bfloat16"),
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from lab.findings import summary_of
 from lab.second import open_second_case
 from store.errors import RepoError
 from tests.lab.conftest import Repo
+from tui.__main__ import main
 
 # Enough to see the fault, and no more.
 QUICK = {
@@ -101,3 +103,14 @@ def test_a_bisect_names_the_patch_that_recall_does_not_notice(tmp_path: Path) ->
 def _items(case: Case, run_id: int) -> list[object]:
     attempt = case.store.last_good_attempt(run_id)
     return list(case.store.items(attempt.id)) if attempt else []
+
+
+def test_the_command_makes_it_and_says_what_to_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "demo"
+
+    assert main(["demo", "--chapter", "2", str(folder), "--json"]) == 0
+
+    answer = capsys.readouterr()
+    assert json.loads(answer.out)["case"].startswith("scaling-")
+    assert f"livepath bisect start --probe scaling -C {folder}" in answer.err
+    assert main(["demo", str(folder)]) == 1

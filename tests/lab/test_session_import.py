@@ -20,6 +20,7 @@ from lab.investigate import read_readings
 from lab.series import PATCHES
 from lab.session import import_session
 from lab.session_replay import replay
+from lab.worked import open_worked_case
 from tests.lab.conftest import Repo, make_foreign_repo
 
 LONG = "\n".join(f"def function_{number}(value):\n    return value + {number}\n" for number in range(1, 41))
@@ -237,3 +238,19 @@ def test_every_look_of_that_session_is_found_in_the_head_of_the_demo(tmp_path: P
         assert {(one.state, one.reading.host) for one in found.readings} == {("matched", "root@gpu7")}
         assert "Fp8MoEMethod.apply" in {one.reading.qualname for one in found.readings}
         assert {one.reading.rev for one in found.readings} == {case.store.case().head}
+
+
+@pytest.mark.e2e
+def test_what_the_session_read_of_the_fp8_path_is_dead_and_names_what_ran(tmp_path: Path) -> None:
+    with open_worked_case(tmp_path / "demo") as case:
+        with Bench(case, job_id=None) as bench:
+            bench.run("scaling", FULL)
+
+        found = import_session(case, PATCHES / "session.log").readings
+
+        assert not any(one.new for one in found)  # the worked case holds them already
+        proofs = {(one.reading.path, one.reading.qualname): one.liveness for one in found if one.liveness is not None}
+        dead = proofs["engine/methods/fp8.py", "Fp8MoEMethod.apply"]
+        assert dead.word == "not_seen"
+        assert dead.siblings[0]["qualname"] == "NvFp4MoEMethod.apply"
+        assert proofs["engine/topk.py", "HashTopK.forward"].word == "executed"

@@ -178,6 +178,18 @@ def test_uncommitted_changes_take_no_part_and_are_named(repo: Repo) -> None:
     assert "shop/price.py has uncommitted changes" in answer.stderr
 
 
+def test_livepath_toml_may_lie_outside_the_repository(repo: Repo, tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    text = (repo.path / "livepath.toml").read_text(encoding="utf-8")
+    (outside / "livepath.toml").write_text(text.replace('repo = "."', 'repo = "../foreign"'), encoding="utf-8")
+    repo.git("rm", "--quiet", "livepath.toml")
+    repo.commit("shop: no target here")
+
+    assert livepath(repo.path, "judge", "suite").returncode == 128
+    assert livepath(repo.path, "judge", "suite", "-C", str(outside)).returncode == 1
+
+
 def test_a_metric_is_judged_by_what_livepath_toml_calls_good(tmp_path: Path) -> None:
     repo = make_repo(tmp_path / "noisy")
     repo.write("probe.py", NOISY)

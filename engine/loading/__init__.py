@@ -1,0 +1,1 @@
+"""Checkpoints of other people: their files, their names, their storage formats."""

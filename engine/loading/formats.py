@@ -1,0 +1,161 @@
+"""Storage formats of a matrix: which tensors make it up, what must be true of them, what they stand for.
+
+Contract: the format is read off the stored tensors (parts and types), never off a config's word for it. A check names
+what it found and what it expected.
+"""
+
+# N rows, K columns of one matrix; E experts.
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from engine.loading.files import StoredTensor
+from kernels import fp8_block_ref, mxfp4_ref, nvfp4_ref
+
+# The names of the expert methods that take them as they are.
+Storage = Literal["none", "nvfp4", "compressed_tensors_nvfp4", "mxfp4", "fp8", "modelopt_fp8"]
+Parts = Mapping[str, StoredTensor]
+
+FP8_BLOCK = 128
+FOUR_BITS = ("nvfp4", "compressed_tensors_nvfp4", "mxfp4")
+_DENSE_DTYPES = ("F32", "BF16", "F16", "F64")
+_POWER_SCALES = ("F8_E8M0", "U8")
+# Scales of the activations: read by engines that quantise them, kept nowhere here.
+INPUT_PARTS = ("input_scale", "input_global_scale")
+_CODES = ("weight_packed", "weight")
+_SCALES = ("weight_scale", "weight_scale_inv", "scale_inv", "scale")
+
+
+@dataclass(frozen=True, slots=True)
+class StoredMatrix:
+    """A matrix [..., N, K], or a stack of them, as it is stored."""
+
+    storage: Storage
+    codes: Tensor
+    block_scale: Tensor | None = None
+    global_scale: Tensor | None = None
+
+    def to(self, device: str) -> StoredMatrix:
+        scales = (None if scale is None else scale.to(device) for scale in (self.block_scale, self.global_scale))
+        return StoredMatrix(self.storage, self.codes.to(device), *scales)
+
+    def stored_as(self, storage: str) -> StoredMatrix | None:
+        """The same matrix in another storage where nothing is rounded anew on the way: both spellings of NVFP4."""
+        if storage == self.storage:
+            return self
+        if {storage, self.storage} == {"nvfp4", "compressed_tensors_nvfp4"}:
+            assert self.global_scale is not None
+            return StoredMatrix(storage, self.codes, self.block_scale, 1 / self.global_scale)  # type: ignore[arg-type]
+        return None
+
+    def decode(self) -> Tensor:
+        """The numbers it stands for, fp32."""
+        factor = self.global_scale
+        if self.storage == "modelopt_fp8" and factor is not None:
+            return self.codes.float() * factor[..., None, None]
+        if self.block_scale is None:
+            return self.codes.float()
+        if self.storage == "mxfp4":
+            return mxfp4_ref.decode(self.codes, self.block_scale)
+        if factor is None:
+            return fp8_block_ref.decode(self.codes, self.block_scale, FP8_BLOCK)
+        return nvfp4_ref.decode(self.codes, self.block_scale, factor if self.storage == "nvfp4" else 1 / factor)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """The parts of a matrix in one file: which tensor holds codes, block scales and the global scale."""
+
+    storage: Storage
+    codes: StoredTensor
+    block_scale: StoredTensor | None = None
+    global_scale: StoredTensor | None = None
+
+    def read(self) -> StoredMatrix:
+        codes = self.codes.read()
+        if self.storage in FOUR_BITS:
+            codes = codes.view(torch.uint8)
+        scale = None if self.block_scale is None else self.block_scale.read()
+        if self.block_scale is not None and self.block_scale.dtype == "U8":
+            scale = scale.view(torch.float8_e8m0fnu)  # type: ignore[union-attr]
+        if scale is not None and self.storage == "fp8":
+            scale = scale.float()
+        factor = None if self.global_scale is None else self.global_scale.read().float().reshape(())
+        return StoredMatrix(self.storage, codes, scale, factor)
+
+
+def layout_of(parts: Parts, shape: tuple[int, ...]) -> Layout | list[str]:
+    """The layout of a tensor with these parts, or every reason why there is none.
+
+    Args:
+        shape: what the config makes of it; only matrices, and stacks of them, have a quantised form.
+    """
+    codes = next((parts[part] for part in _CODES if part in parts), None)
+    if codes is None:
+        return [f"has only {', '.join(sorted(parts))}, expected a weight as well"]
+    scale = next((parts[part] for part in _SCALES if part in parts), None)
+    global_scale = parts.get("weight_global_scale") or parts.get("weight_scale_2")
+    if scale is None and global_scale is None:
+        return _dense(codes, shape)
+    if scale is None:
+        return [f"has a global scale and no block scales, expected {codes.name}_scale beside it"]
+    if len(shape) < 2:
+        return [f"has a scale beside it, {scale.name}, expected none for a vector"]
+    if global_scale is not None:
+        storage: Storage = "compressed_tensors_nvfp4" if "weight_global_scale" in parts else "nvfp4"
+        problems = _nvfp4(codes, scale, global_scale, shape)
+        return problems or Layout(storage=storage, codes=codes, block_scale=scale, global_scale=global_scale)
+    if codes.dtype in ("U8", "I8"):
+        problems = _packed(codes, scale, shape, mxfp4_ref.BLOCK, _POWER_SCALES)
+        return problems or Layout(storage="mxfp4", codes=codes, block_scale=scale)
+    if codes.dtype != "F8_E4M3":
+        return [f"{codes.name} is {codes.dtype} with a scale beside it, expected F8_E4M3, U8 or I8"]
+    if scale.shape in ((), (1,)) and scale.dtype in _DENSE_DTYPES:
+        return _has_shape(codes, shape) or Layout(storage="modelopt_fp8", codes=codes, global_scale=scale)
+    return _has_shape(codes, shape) + _fp8(scale, shape) or Layout(storage="fp8", codes=codes, block_scale=scale)
+
+
+def _dense(codes: StoredTensor, shape: tuple[int, ...]) -> Layout | list[str]:
+    problems = _has_shape(codes, shape)
+    if codes.dtype not in _DENSE_DTYPES:
+        problems.append(f"is {codes.dtype} without a scale, expected {', '.join(_DENSE_DTYPES)}")
+    return problems or Layout(storage="none", codes=codes)
+
+
+def _nvfp4(codes: StoredTensor, scale: StoredTensor, global_scale: StoredTensor, shape: tuple[int, ...]) -> list[str]:
+    problems = _packed(codes, scale, shape, nvfp4_ref.BLOCK, ("F8_E4M3",))
+    if global_scale.dtype != "F32" or global_scale.shape not in ((), (1,)):
+        problems.append(f"{global_scale.name} is {global_scale.dtype} {global_scale.shape}, expected one F32 number")
+    return problems
+
+
+def _packed(
+    codes: StoredTensor, scale: StoredTensor, shape: tuple[int, ...], block: int, scale_dtypes: tuple[str, ...]
+) -> list[str]:
+    *rows, columns = shape
+    if columns % block:
+        return [f"has K = {columns} columns, expected a multiple of {block} for 4-bit codes"]
+    problems = _has_shape(codes, (*rows, columns // 2)) + _has_shape(scale, (*rows, columns // block))
+    if codes.dtype not in ("U8", "I8"):
+        problems.append(f"{codes.name} is {codes.dtype}, expected U8 (two codes a byte)")
+    if scale.dtype not in scale_dtypes:
+        problems.append(f"{scale.name} is {scale.dtype}, expected {' or '.join(scale_dtypes)}")
+    return problems
+
+
+def _fp8(scale: StoredTensor, shape: tuple[int, ...]) -> list[str]:
+    *experts, rows, columns = shape
+    problems = _has_shape(scale, (*experts, -(-rows // FP8_BLOCK), -(-columns // FP8_BLOCK)))
+    if scale.dtype not in (*_DENSE_DTYPES, *_POWER_SCALES):
+        problems.append(f"{scale.name} is {scale.dtype}, expected F32, F8_E8M0 or U8")
+    return problems
+
+
+def _has_shape(tensor: StoredTensor, shape: tuple[int, ...]) -> list[str]:
+    return [] if tensor.shape == shape else [f"{tensor.name} has shape {tensor.shape}, config.json makes it {shape}"]

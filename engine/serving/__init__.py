@@ -1,0 +1,1 @@
+"""Many requests at once: prompts of unequal length, taken in by chunks beside requests that already decode."""

@@ -1,0 +1,283 @@
+"""Checkpoints by other people's names and formats: what is read, kept packed, and refused by name."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from engine.checkpoint import Tensors, load_checkpoint
+from engine.config import ModelConfig
+from engine.engine import Engine
+from engine.errors import CheckpointError, ConfigError
+from engine.settings import EngineSettings
+from kernels import fp8_block_ref
+from tests.engine.data.forms import FORMS, dequantised, fp8_ue8m0, modelopt, numbers, stored, write
+from tests.engine.data.tiny import CONFIG, prompts, weights
+
+EXACT = EngineSettings(expert_quant="none", index_keys="fp32")
+# Two layers, so that a checkpoint is written and read in a moment; one expert half is a whole FP8 block.
+SMALL = CONFIG | {
+    "num_hidden_layers": 2,
+    "layer_types": CONFIG["layer_types"][:2],
+    "mlp_layer_types": ["hash_moe", "moe"],
+    "moe_intermediate_size": 128,
+}
+GATE = "layers.1.ffn.experts.3.w1"
+UP = "layers.1.ffn.experts.3.w3"
+
+
+def small_weights() -> dict[str, Tensor]:
+    return weights(0, SMALL)
+
+
+def logits_of(tensors: dict[str, Tensor], config: dict = SMALL) -> Tensor:
+    return Engine(ModelConfig.from_dict(config), Tensors(tensors, "memory"), EXACT).forward(prompts(0))
+
+
+def refusal(folder: Path) -> str:
+    with pytest.raises(CheckpointError) as caught:
+        load_checkpoint(folder)
+    return str(caught.value)
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+def test_deepseek_names_and_shards_give_the_logits_of_the_state_dict_names(tmp_path: Path) -> None:
+    original = {name: t.int() if name.endswith("tid2eid") else t for name, t in stored(weights(0)).items()}
+    folder = write(tmp_path, original, shards=3)
+
+    engine = Engine.load(folder, EXACT)
+
+    assert "layers.1.attn.indexer.compressor.wgate.weight" in original
+    assert torch.equal(engine.forward(prompts(0)), logits_of(weights(0), CONFIG))
+
+
+@pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
+def test_quantised_experts_give_the_logits_of_the_numbers_they_stand_for(form, tmp_path: Path) -> None:
+    folder = write(tmp_path, stored(small_weights(), form), SMALL)
+
+    engine = Engine.load(folder, EXACT)
+
+    assert torch.equal(engine.forward(prompts(0)), logits_of(dequantised(small_weights(), form)))
+
+
+@pytest.mark.parametrize(
+    ("form", "method", "part"),
+    [
+        ("modelopt", "nvfp4", "weight"),
+        ("compressed_tensors", "nvfp4", "weight_packed"),
+        ("fp8", "fp8", "weight"),
+        ("fp8_ue8m0", "fp8", "weight"),
+    ],
+)
+def test_experts_stay_the_bytes_of_the_checkpoint(form: str, method: str, part: str, tmp_path: Path) -> None:
+    tensors = stored(small_weights(), FORMS[form])
+    folder = write(tmp_path, tensors, SMALL)
+
+    experts = Engine.load(folder, EngineSettings(expert_quant=method)).model.layers[1].mlp.experts
+
+    gate, up = tensors[f"{GATE}.{part}"].view(torch.uint8), tensors[f"{UP}.{part}"].view(torch.uint8)
+    assert torch.equal(experts.w13.codes[3].view(torch.uint8), torch.cat((gate, up)))
+    w13, _ = experts.dequantised()
+    parts = {name.rsplit(".", 1)[1]: t for name, t in tensors.items() if name.startswith(f"{UP}.")}
+    assert torch.equal(w13[3, 128:], numbers(parts))
+
+
+def test_the_hybrid_config_is_read_by_its_tensors_and_held_to_its_word(tmp_path: Path) -> None:
+    tensors = stored(small_weights(), modelopt)
+    expected = dequantised(small_weights(), modelopt)
+    for ours, theirs in (("self_attn.q_b_proj", "attn.wq_b"), ("mlp.shared_experts.up_proj", "ffn.shared_experts.w3")):
+        parts = fp8_ue8m0(tensors.pop(f"layers.1.{theirs}.weight"))
+        tensors |= {f"layers.1.{theirs}.{part}": t for part, t in parts.items()}
+        expected[f"model.layers.1.{ours}.weight"] = fp8_block_ref.decode(parts["weight"], parts["scale"].float())
+    hybrid = {"quant_method": "fp8", "weight_block_size": [128, 128], "scale_fmt": "ue8m0", "moe_quant_algo": "NVFP4"}
+    folder = write(tmp_path / "a", tensors, SMALL, quantization_config=hybrid)
+    other = write(tmp_path / "b", stored(small_weights(), fp8_ue8m0), SMALL, quantization_config=hybrid)
+    blocks = write(tmp_path / "c", tensors, SMALL, quantization_config=hybrid | {"weight_block_size": [64, 64]})
+
+    assert torch.equal(Engine.load(folder, EXACT).forward(prompts(0)), logits_of(expected))
+    assert "moe_quant_algo is NVFP4, the experts are stored as fp8" in refusal(other)
+    with pytest.raises(ConfigError, match=r"weight_block_size is \[64, 64\], expected \[128, 128\]"):
+        load_checkpoint(blocks)
+
+
+def test_halves_with_global_scales_of_their_own_are_each_read_by_their_own(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setenv("LIVEPATH_EVENTS", str(tmp_path / "events"))
+    tensors = stored(small_weights(), modelopt)
+    tensors[f"{UP}.weight_scale_2"] *= 3
+    folder = write(tmp_path / "model", tensors, SMALL)
+
+    engine = Engine.load(folder, EXACT)
+
+    parts = {name.rsplit(".", 1)[1]: t for name, t in tensors.items() if name.startswith(f"{UP}.")}
+    assert torch.equal(engine.expert_weights(1)[0][3, 128:], numbers(parts))
+    events = [json.loads(line) for line in (tmp_path / "events").read_text().splitlines()]
+    reasons = {event["reason"] for event in events if event["event"] == "ignored"}
+    assert {"gate and up have global scales of their own", "activations stay in fp32"} <= reasons
+
+
+def test_everything_that_does_not_fit_is_listed_at_once(tmp_path: Path) -> None:
+    tensors = stored(small_weights(), modelopt)
+    del tensors["layers.0.attn.attn_sink"], tensors["layers.1.ffn.experts.5.w2.weight"]
+    tensors["layers.0.attn.bias"] = torch.zeros(3)
+    tensors["layers.1.attn.wq_a.weight"] = torch.zeros(64, 127)
+    tensors["layers.1.ffn.gate.weight"] = torch.zeros(8, 128, dtype=torch.int32)
+    tensors["layers.0.ffn.gate.tid2eid"] = torch.zeros(512, 2)
+    tensors[f"{GATE}.weight_scale"] = torch.zeros(128, 7).to(torch.float8_e4m3fn)
+    tensors[f"{UP}.weight_scale"] = torch.zeros(128, 8)
+    tensors["mtp.0.norm.weight"] = torch.zeros(128)
+
+    message = refusal(write(tmp_path, tensors, SMALL))
+
+    for line in (
+        "has no tensor model.layers.0.self_attn.sinks",
+        "model.layers.1.mlp.experts.5.down_proj has only input_scale, weight_scale, weight_scale_2, expected a weight",
+        "has layers.0.attn.bias, which this architecture does not have",
+        "layers.1.attn.wq_a.weight has shape (64, 127), config.json makes it (64, 128)",
+        "model.layers.1.mlp.gate.weight is I32 without a scale, expected F32, BF16, F16, F64",
+        "layers.0.ffn.gate.tid2eid is F32, expected I64 or I32",
+        f"{GATE}.weight_scale has shape (128, 7), config.json makes it (128, 8)",
+        f"{UP}.weight_scale is F32, expected F8_E4M3",
+    ):
+        assert line in message
+    assert "8 things do not fit" in message
+
+
+def test_a_width_that_four_bit_blocks_do_not_divide_is_refused(tmp_path: Path) -> None:
+    tensors = stored(small_weights(), modelopt)
+
+    message = refusal(write(tmp_path, tensors, SMALL | {"moe_intermediate_size": 121}))
+
+    assert "layers.1.mlp.experts.3.down_proj has K = 121 columns, expected a multiple of 16" in message
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        (f"{GATE}.weight_scale_2", 22000.0, "is 22000, expected amax / 2688, which multiplies: this looks like"),
+        (f"{GATE}.input_scale", 40.0, "is 40, expected amax / 2688, which multiplies"),
+        (f"{GATE}.weight_scale_2", 0.0, "is 0, expected a positive number"),
+        (f"{GATE}.weight_scale_2", float("nan"), "is nan, expected a positive number"),
+        (f"{GATE}.weight_global_scale", 0.004, "is 0.004, expected 2688 / amax, which divides: this looks like"),
+    ],
+)
+def test_a_global_scale_of_the_other_convention_is_refused(name: str, value: float, message: str, tmp_path) -> None:
+    form = "compressed_tensors" if "global" in name else "modelopt"
+    tensors = stored(small_weights(), FORMS[form])
+    tensors[name] = torch.full_like(tensors[name], value)
+
+    assert f"{name} {message}" in refusal(write(tmp_path, tensors, SMALL))
+
+
+@pytest.mark.parametrize("name", ["layers.1.attn.wq_a.weight", f"{GATE}.weight", f"{GATE}.weight_scale"])
+def test_weights_that_are_not_finite_are_refused_by_name(name: str, tmp_path: Path) -> None:
+    tensors = stored(small_weights(), modelopt if name.endswith("_scale") else None)
+    nan = torch.tensor(torch.nan).to(tensors[name].dtype)
+    tensors[name].view(-1)[5] = nan
+
+    with pytest.raises(CheckpointError, match=re.escape(f"{name} in ") + ".* holds NaN or infinite values"):
+        Engine.load(write(tmp_path, tensors, SMALL), EngineSettings())
+
+
+def test_expert_ids_of_the_hash_table_are_checked(tmp_path: Path) -> None:
+    tensors = stored(small_weights())
+    tensors["layers.0.ffn.gate.tid2eid"][7, 1] = 8
+
+    with pytest.raises(CheckpointError, match=r"tid2eid holds expert ids from 0 to 8, expected 0 to 7"):
+        Engine.load(write(tmp_path, tensors, SMALL), EXACT)
+
+
+def test_shards_that_do_not_agree_with_their_index_are_refused(tmp_path: Path) -> None:
+    folder = write(tmp_path, stored(small_weights()), SMALL, shards=2)
+    index = folder / "model.safetensors.index.json"
+    good = json.loads(index.read_text())
+    moved = good["weight_map"] | {
+        "norm.weight": "model-00001-of-00002.safetensors",
+        "ghost": "model-00002-of-00002.safetensors",
+    }
+    moved.pop("head.weight")
+
+    index.write_text(json.dumps({"weight_map": moved}))
+    disagreeing = refusal(folder)
+    index.write_text(json.dumps({"weight_map": good["weight_map"] | {"ghost": "gone.safetensors"}}))
+    missing = refusal(folder)
+    index.write_text(json.dumps({"weight_map": {"a": "../elsewhere.safetensors"}}))
+    outside = refusal(folder)
+    index.write_text("[]")
+    unreadable = refusal(folder)
+
+    assert "norm.weight: the index says model-00001-of-00002.safetensors, it is in model-00002" in disagreeing
+    assert "ghost: the index says model-00002-of-00002.safetensors, it is in no file" in disagreeing
+    assert "head.weight: in model-00001-of-00002.safetensors, not in the index" in disagreeing
+    assert "names files that are not there: gone.safetensors" in missing
+    assert "names a file outside its folder" in outside
+    assert "has no readable weight_map" in unreadable
+
+
+def test_damaged_files_are_refused_with_what_is_wrong(tmp_path: Path) -> None:
+    folder = write(tmp_path, stored(small_weights()), SMALL)
+    file = folder / "model.safetensors"
+    whole = file.read_bytes()
+
+    file.write_bytes(whole[:-100])
+    cut = refusal(folder)
+    file.write_bytes(b"")
+    empty = refusal(folder)
+    file.write_bytes((1 << 40).to_bytes(8, "little") + whole[8:])
+    long = refusal(folder)
+    file.write_bytes(whole.replace(b'"F32"', b'"Q32"', 1))
+    dtype = refusal(folder)
+
+    assert "cannot lie at bytes" in cut
+    assert "cannot be read" in empty
+    assert "its header would be 1099511627776 bytes long" in long
+    assert "has dtype Q32, expected one of F64, F32" in dtype
+
+
+def test_another_architecture_is_refused_by_its_name() -> None:
+    with pytest.raises(ConfigError, match="model_type is 'llama', expected deepseek_v4"):
+        ModelConfig.from_dict(CONFIG | {"model_type": "llama"})
+    with pytest.raises(ConfigError, match=r"architectures is \['Other'\], expected DeepseekV4ForCausalLM"):
+        ModelConfig.from_dict(CONFIG | {"architectures": ["Other"]})
+
+
+MEASURE = """
+import sys, torch
+from engine.engine import Engine
+from engine.settings import EngineSettings
+from benchmarks.memory import peak_of
+torch.set_num_threads(1)
+peak, kept = peak_of(lambda: Engine.load(sys.argv[1], EngineSettings(expert_quant="nvfp4", index_keys="fp32")))
+print(peak, kept)
+"""
+
+
+def test_loading_peaks_below_one_and_a_third_of_the_weights_kept(tmp_path: Path) -> None:
+    config = SMALL | {
+        "num_hidden_layers": 16,
+        "n_routed_experts": 16,
+        "moe_intermediate_size": 256,
+        "hidden_size": 256,
+        "layer_types": ["sliding_attention"] * 16,
+        "mlp_layer_types": ["moe"] * 16,
+    }
+    folder = write(tmp_path, stored(weights(0, config), modelopt), config)
+    root = Path(__file__).resolve().parents[2]
+
+    done = subprocess.run(
+        [sys.executable, "-c", MEASURE, str(folder)], cwd=root, capture_output=True, text=True, timeout=60, check=True
+    )
+
+    peak, kept = map(int, done.stdout.split())
+    assert kept > 200e6
+    assert peak <= 1.3 * kept

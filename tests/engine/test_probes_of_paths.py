@@ -1,0 +1,199 @@
+"""The probes divergence, determinism and selection: quiet on the right engine, plain about a planted fault."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+import kernels.index_page_ref
+from engine.moe import MoE
+from engine.probes import contract, determinism, divergence, selection
+from engine.probes.selection import NOT_PICKED, judge
+from kernels.index_page_ref import PageLayout
+
+Event = dict[str, Any]
+Probe = Callable[..., list[Event]]
+PARTS = ("attention", "experts", "routed", "streams")
+
+
+@pytest.fixture
+def probe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Probe:
+    """Runs a probe in this process and returns the events it wrote."""
+
+    def run(module: ModuleType, *argv: str, code: int = 0) -> list[Event]:
+        path = tmp_path / "events.jsonl"
+        path.unlink(missing_ok=True)
+        monkeypatch.setenv("LIVEPATH_EVENTS", str(path))
+        assert module.main(list(argv)) == code
+        return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+    return run
+
+
+def items(events: list[Event], kind: str = "") -> list[Event]:
+    return [one for one in events if one["event"] == "item" and kind in one["id"]]
+
+
+def test_every_layer_is_recorded_in_both_phases(probe: Probe, tmp_path: Path) -> None:
+    events = probe(divergence, "--contexts", "2", "--length", "60")
+
+    said = {one["key"]: one for one in events if one["event"] == "tensor"}
+    (file,) = {one["file"] for one in said.values()}
+    assert Path(file).parent == tmp_path
+    stored = load_file(file)
+    assert stored.keys() == said.keys()
+    layers = [f"{layer}.{part}" for layer in (0, 1) for part in PARTS]
+    assert list(said) == [f"{name}.{phase}" for name in (*layers, "-1.logits") for phase in ("prefill", "decode")]
+    assert stored["1.routed.decode"].shape == (2, 8, 64)
+    assert stored["0.streams.prefill"].shape == (2, 52, 4, 64)
+    assert (said["1.routed.decode"]["layer"], said["1.routed.decode"]["phase"]) == (1, "decode")
+
+
+def test_the_first_tensor_that_rises_is_where_two_builds_part(
+    probe: Probe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    probe(divergence, "--length", "60", "--out", str(tmp_path / "old"))
+    against = ("--length", "60", "--against", str(tmp_path / "old" / "divergence-s0.safetensors"))
+    same = probe(divergence, *against)
+    routed = MoE.routed
+
+    def doubled(self: MoE, x_TD: Tensor, ids_T: Tensor, *, phase: Any) -> Tensor:
+        return routed(self, x_TD, ids_T, phase=phase) * (2 if self.layer == 1 else 1)
+
+    monkeypatch.setattr(MoE, "routed", doubled)
+    faulty = probe(divergence, *against)
+
+    assert [one["score"] for one in items(same)] == [0.0] * 18
+    rising = [one["id"] for one in items(faulty) if one["score"] > 1e-3]
+    assert set(rising) == {
+        f"{name}.{p}" for name in ("1.experts", "1.routed", "1.streams", "-1.logits") for p in ("prefill", "decode")
+    }
+    assert {one["score"] for one in items(faulty, "1.routed")} == {1.0}
+
+
+def test_recordings_that_do_not_fit_or_cannot_be_read_are_refused(
+    probe: Probe, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    probe(divergence, "--length", "60", "--out", str(tmp_path / "old"))
+    probe(divergence, "--length", "70", "--against", str(tmp_path / "old" / "divergence-s0.safetensors"), code=1)
+    assert "has shape (2, 62, 64), the earlier recording holds (2, 52, 64)" in capsys.readouterr().err
+
+    probe(divergence, "--against", str(tmp_path / "absent"), code=1)
+    assert "absent cannot be read" in capsys.readouterr().err
+
+
+def test_the_engine_answers_alike_alone_beside_others_and_by_pieces(probe: Probe) -> None:
+    events = probe(determinism, "--contexts", "2", "--length", "80")
+
+    assert {one["id"].split("/")[1] for one in items(events)} == {"twice", "batch", "mixed", "chunked", "decode"}
+    assert all(one["ok"] for one in items(events))
+
+
+def test_a_result_that_depends_on_the_batch_is_noticed_and_a_random_one_twice(
+    probe: Probe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    routed, generator = MoE.routed, torch.Generator().manual_seed(0)
+    with monkeypatch.context() as patched:
+        patched.setattr(
+            MoE, "routed", lambda self, x, ids, *, phase: routed(self, x, ids, phase=phase) * (1 + 1e-3 * len(x))
+        )
+        batched = probe(determinism, "--contexts", "2", "--length", "80")
+    monkeypatch.setattr(
+        MoE,
+        "routed",
+        lambda self, x, ids, *, phase: (
+            routed(self, x, ids, phase=phase) * (1 + 1e-3 * torch.rand((), generator=generator))
+        ),
+    )
+    random = probe(determinism, "--contexts", "2", "--length", "80")
+
+    assert all(one["ok"] for one in items(batched, "twice"))
+    assert not any(one["ok"] for one in items(batched, "batch"))
+    assert not any(one["ok"] for one in items(random, "twice"))
+
+
+def test_the_indexer_picks_what_fp32_picks_and_the_gold_entry(probe: Probe) -> None:
+    events = probe(selection, "--lengths", "700", "--contexts", "4")
+
+    assert len(items(events)) == 4
+    assert all(one["ok"] and one["tags"]["overlap"] > 0.85 for one in items(events))
+    assert {one["tags"]["layer"] for one in items(events)} == {1}
+
+
+def test_a_page_that_is_misread_loses_the_gold_entry(probe: Probe, monkeypatch: pytest.MonkeyPatch) -> None:
+    interleaved = PageLayout(value_base=0, value_stride=36, scale_base=32, scale_stride=36)
+    monkeypatch.setattr(kernels.index_page_ref, "reader_layout", lambda dim: interleaved)
+
+    events = probe(selection, "--lengths", "1500", "--contexts", "4", "--depths", "0.2,0.4")
+
+    assert max(one["tags"]["overlap"] for one in items(events)) < 0.7
+    assert any(not one["ok"] and one["tags"]["rank"] == NOT_PICKED for one in items(events))
+
+
+def test_a_context_that_leaves_nothing_to_choose_is_refused(probe: Probe, capsys: pytest.CaptureFixture[str]) -> None:
+    probe(selection, "--lengths", "300", code=1)
+
+    assert "300 tokens give its indexer nothing to choose, expected more than 512" in capsys.readouterr().err
+
+
+def test_the_judgement_of_one_query() -> None:
+    scores = torch.tensor([0.1, 0.9, 0.5, 0.7])
+
+    right = judge(torch.tensor([1, 3, -1]), scores, (3,))
+    wrong = judge(torch.tensor([1, 0]), scores, (2, 3))
+    hopeless = judge(torch.tensor([1, 3]), scores, (0,))
+
+    assert (right.overlap, right.rank, right.reference_rank, right.ok) == (1.0, 1, 1, True)
+    assert (wrong.overlap, wrong.rank, wrong.reference_rank, wrong.ok) == (0.5, NOT_PICKED, 1, False)
+    assert (hopeless.rank, hopeless.ok) == (NOT_PICKED, True)
+
+
+@pytest.mark.parametrize(
+    ("module", "argv", "message"),
+    [
+        (determinism, ["--chunk", "0"], "'0' is not a number of at least 1"),
+        (divergence, ["--contexts", "many"], "'many' is not a number of at least 1"),
+        (selection, ["--contexts", "-2"], "argument --contexts"),
+    ],
+)
+def test_numbers_that_make_no_sense_are_refused_without_a_traceback(
+    module: ModuleType, argv: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        module.main(argv)
+
+    assert ended.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+def test_short_contexts_are_tried_as_well(probe: Probe) -> None:
+    events = probe(determinism, "--contexts", "2", "--length", "36", "--chunk", "50")
+
+    assert len(items(events)) == 10
+    assert all(one["ok"] for one in items(events))
+
+
+def test_every_probe_has_its_line_in_the_documentation() -> None:
+    folder = Path(contract.__file__).parent
+    probes = {path.stem for path in folder.glob("*.py") if "def main(" in path.read_text()}
+
+    lines = (folder.parents[1] / "docs" / "probes.md").read_text().splitlines()
+
+    assert {line.split("`")[1] for line in lines if line.startswith("| `")} == probes
+
+
+@pytest.mark.parametrize("module", [contract, determinism, divergence, selection])
+def test_help_shows_an_example(module: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        module.main(["--help"])
+
+    assert ended.value.code == 0
+    assert f"example: python -m {module.__name__} --" in capsys.readouterr().out
