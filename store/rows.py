@@ -77,7 +77,8 @@ def from_cell(kind: str, cell: Any) -> Any:
         case "pairs":
             return tuple(tuple(pair) for pair in json.loads(cell))
         case "predicate":
-            return Predicate(**json.loads(cell))
+            fields = json.loads(cell)
+            return Predicate(**fields | {"number": float(fields["number"])})  # an infinity is a string in JSON
         case "bool":
             return bool(cell)
         case _:

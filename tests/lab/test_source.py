@@ -112,8 +112,8 @@ def test_definitions_know_class_bases_decorators_and_extent() -> None:
 
 
 def test_an_unknown_definition_names_the_nearest() -> None:
-    with pytest.raises(UsageError, match=r"no `Method\.aply`") as error:
-        Source(FILE).definition("Method.aply")
+    with pytest.raises(UsageError, match=r"no `Method\.appliez`") as error:
+        Source(FILE).definition("Method.appliez")
 
     assert "Method.apply" in error.value.hint
 

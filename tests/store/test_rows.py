@@ -29,6 +29,7 @@ STORED = (
     models.PatchVerdict,
     models.ChangedLine,
     models.Finding,
+    models.Bisect,
     models.Job,
     models.CaseInfo,
 )
@@ -56,6 +57,9 @@ BY_HINT: dict[str, st.SearchStrategy[Any]] = {
     "<class 'bool'>": st.booleans(),
     "bool | None": st.none() | st.booleans(),
 }
+
+
+st.register_type_strategy(models.Predicate, st.builds(models.Predicate, number=number))
 
 
 def instances(cls: type) -> st.SearchStrategy[Any]:
@@ -120,3 +124,10 @@ def test_undecodable_bytes_of_a_repository_do_not_stop_a_write() -> None:
 
     assert row["diff"] == "+\ufffd"
     assert row["evidence"] == '[{"path":"\ufffd"}]'
+
+
+def test_a_prediction_about_an_infinity_comes_back_as_a_number(store: Database) -> None:
+    predicate = models.Predicate(probe="p", metric="m", arm="full", operator="<", number=math.inf)
+    row = to_row(models.Hypothesis(text="bounded", predicate=predicate))
+
+    assert from_row(models.Hypothesis, row).predicate == predicate
