@@ -53,11 +53,13 @@ def why_dead(
                 continue
             if live_on(trial.whole.without(*closures[name])):
                 return (name,), f"it is live again without {name}", tuple(runs)
-    reasons = [
-        machine_reason(inquiry.case.git, outcome.run.tree, inquiry.liveness(patch, outcome), inquiry.machine)
-        for outcome in outcomes
-    ]
     # A probe that came as far as a guard the machine decides says more than one that turned off before it.
-    facts = inquiry.machine.get("given") or []
-    given, reason = next((found for found in reasons if set(found[0]) & set(facts)), reasons[0])
-    return given, reason, tuple(runs)
+    facts = set(inquiry.machine.get("given") or [])
+    first: tuple[tuple[str, ...], str] | None = None
+    for outcome in outcomes:
+        found = machine_reason(inquiry.case.git, outcome.run.tree, inquiry.liveness(patch, outcome), inquiry.machine)
+        first = first or found
+        if facts & set(found[0]):
+            return *found, tuple(runs)
+    assert first is not None
+    return *first, tuple(runs)

@@ -9,6 +9,7 @@ names them, so that a person can be told.
 from __future__ import annotations
 
 import difflib
+import re
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,6 +21,10 @@ from lab.git_env import base_env, check_version, neutral_config
 from store.errors import RepoError
 
 # Synthetic commits are dated, so that one tree always gives one commit.
+_OBJECT_ID = re.compile(r"[0-9a-f]{40}([0-9a-f]{24})?")
+# Files that are kept once they were read: an investigation asks for the same ones thousands of times.
+_KEPT_FILES = 20_000
+_KEPT_BYTES = 1 << 18
 _WHO = {
     f"GIT_{role}_{part}": value
     for role in ("AUTHOR", "COMMITTER")
@@ -75,6 +80,7 @@ class Git:
         if found.code:
             raise _refused(self.root, found.err)
         self.git_dir = Path(found.text.strip())
+        self._files_read: dict[tuple[str, str], bytes | None] = {}
 
     def call(
         self,
@@ -178,8 +184,15 @@ class Git:
 
     def read(self, treeish: str, path: str) -> bytes | None:
         """The bytes of a file in a tree; None where there is no such file."""
+        key = (treeish, path)
+        if key in self._files_read:
+            return self._files_read[key]
         done = self.call("cat-file", "blob", f"{treeish}:{path}")
-        return done.out if done.code == 0 else None
+        content = done.out if done.code == 0 else None
+        # What a full object id names never changes; a branch or tag may.
+        if _OBJECT_ID.fullmatch(treeish) and len(content or b"") <= _KEPT_BYTES and len(self._files_read) < _KEPT_FILES:
+            self._files_read[key] = content
+        return content
 
     def diff(self, old: str, new: str, *, context: int = 3, paths: Sequence[str] = (), renames: bool = False) -> str:
         """The unified diff between two trees or commits, with full blob ids."""

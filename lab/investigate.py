@@ -34,12 +34,13 @@ def investigate(case: Case, bench: Bench) -> str:
     answer_questions(inquiry)
     _start_early(inquiry)
     ends = measure_endpoints(inquiry)
-    read_readings(inquiry, FULL)
+    read = read_readings(inquiry, FULL)
     fix = try_candidates(inquiry, [BASE, FULL])
     decide_hypotheses(case.store, case.target, measurements_for(inquiry))  # those whose runs are in; the rest below
     ground, whole = _background(inquiry, ends, fix)
     trial = judge_stack(inquiry, ground, whole)
-    read_readings(inquiry, whole)
+    if not read:
+        read_readings(inquiry, whole)
     decide_hypotheses(case.store, case.target, measurements_for(inquiry))
     findings = write_findings(inquiry, ends, trial)
     recheck(
@@ -105,15 +106,14 @@ def _background(inquiry: Inquiry, ends: Endpoints, fix: str) -> tuple[Arm, Arm]:
     return BASE, FULL
 
 
-def read_readings(inquiry: Inquiry, whole: Arm) -> None:
-    """Hold every reading against the full stack's run of the symptom's probe."""
-    outcome = inquiry.outcome(inquiry.primary.name, FULL)
+def read_readings(inquiry: Inquiry, arm: Arm) -> bool:
+    """Hold every reading against an arm's run of the symptom's probe; False where that cannot be tested."""
+    outcome = inquiry.outcome(inquiry.primary.name, arm)
     if not outcome.usable:
-        outcome = inquiry.outcome(inquiry.primary.name, whole)
-    if not outcome.usable:
-        return
+        return False
     for reading in inquiry.case.store.readings():
         inquiry.case.store.put_reading_liveness(reading_liveness(inquiry.case, reading, outcome.run, outcome.attempt))
+    return True
 
 
 def _expected(inquiry: Inquiry) -> list[str]:
