@@ -3,8 +3,8 @@
 Contract: the ground (base, or base + fix) is not worse and the whole is. The first prefix of the stack that is worse
 names its last patch. A prefix that cannot be tested is never "bad": its neighbour is tried; patches whose prefixes
 cannot be tested just before a culprit's share its verdict. A culprit counts when it and its parent, run again on fresh
-items, differ the same way. Then it is taken out with what needs it, and the search begins again on what is left. Every
-step is in the store as it falls.
+items, differ the same way and lines of it ran; else the difference is void. Then it is taken out with what needs it,
+and the search begins again on what is left. Every step is in the store as it falls.
 """
 
 from __future__ import annotations
@@ -102,6 +102,11 @@ class Search:
         comparison = self._inquiry.compare(self._probe, parent.name, parent, with_arm)
         self._step(with_arm, name, f"bracket {comparison.outcome}", comparison)
         if comparison.outcome != "worse":
+            return None
+        live = self._inquiry.liveness(self._inquiry.patch(name), self._inquiry.outcome(self._probe.name, with_arm))
+        if live.dead:
+            # A difference between two arms whose only changed lines never ran is no evidence about those lines.
+            self._step(with_arm, name, f"void: {live.why}", None)
             return None
         return Culprit(
             name=name, probe=self._probe.name, with_arm=with_arm, parent=parent, comparison=comparison, steps=tried

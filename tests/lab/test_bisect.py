@@ -135,3 +135,32 @@ def test_what_other_probes_make_of_the_culprit_is_said_and_hypotheses_are_decide
         assert "imports does not notice it: good with it" in case.store.findings()[0].claim
         assert [hypothesis.state for hypothesis in case.store.hypotheses()] == ["supported", "open"]
         assert not case.store.runs(probe="imports", arm="base")
+
+
+def test_a_difference_whose_changed_lines_never_ran_convicts_nobody(tmp_path: Path) -> None:
+    repo = make_repo(tmp_path / "flaky")
+    trouble = tmp_path / "trouble"  # stands for a machine that treats two trees differently
+    repo.write("pkg/__init__.py", "")
+    repo.write("pkg/mod.py", "def never():\n    return 1\n")
+    repo.write(
+        "probe.py",
+        "import pathlib, sys\nimport pkg.mod\n"
+        f"sys.exit(pathlib.Path.cwd().name in pathlib.Path({str(trouble)!r}).read_text())\n",
+    )
+    repo.write(
+        "livepath.toml",
+        'schema = 1\n[target]\nbase = "v1"\nhead = "main"\ntrace = ["pkg"]\n[probe.p]\ncommand = "python3 probe.py"\n',
+    )
+    repo.commit("first")
+    repo.git("tag", "v1")
+    repo.write("pkg/mod.py", "def never():\n    return 2\n")
+    repo.commit("pkg: looks guilty")
+    trouble.write_text(repo.git("rev-parse", "main^{tree}")[:16], encoding="utf-8")
+
+    with create_case(repo.path, "void", "it fails") as case, Bench(case, job_id=None) as bench:
+        bisect(case, bench)
+
+        (record,) = case.store.bisects()
+        assert record.outcome == "inconclusive"
+        assert record.culprits == ()
+        assert record.steps[-1]["outcome"].startswith("void: none of its 1 acting lines ran")
