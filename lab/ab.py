@@ -6,15 +6,16 @@ is not compared, it is dead.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from functools import partial
 
-from lab.arms import parse_arm
+from lab.arms import Arm, parse_arm
 from lab.bench import Bench
 from lab.case import Case
 from lab.inquiry import Inquiry
 from lab.needs import Needs
+from lab.target import Probe
 from store.errors import UsageError
-from store.models import Comparison, Verdict
+from store.models import Patch, PatchVerdict
 
 
 def run_arm(case: Case, bench: Bench, *, probe: str, arm: str, seed: int | None = None) -> str:
@@ -47,45 +48,30 @@ def compare_patch(case: Case, bench: Bench, *, patch: str, probe: str = "", back
     else:
         with_, without = ground.with_(patch), ground
     inquiry.start(chosen.name, *(arm for arm in (with_, without) if bench.applies(arm)))
+    found = _judge(inquiry, row, chosen, ground, without, with_)
+    return f"`{patch}` under {chosen.name} on {ground.name}: {found.verdict}, {found.reason}"
 
-    def write(
-        verdict: Verdict,
-        reason: str,
-        *,
-        runs: Sequence[int] = (),
-        comparison: Comparison | None = None,
-        control: str = "",
-    ) -> str:
-        inquiry.verdict(
-            patch,
-            verdict,
-            reason,
-            probe=chosen.name,
-            background=ground.name,
-            runs=runs,
-            comparison=comparison,
-            control=control,
-        )
-        return f"`{patch}` under {chosen.name} on {ground.name}: {verdict}, {reason}"
 
+def _judge(inquiry: Inquiry, patch: Patch, probe: Probe, ground: Arm, without: Arm, with_: Arm) -> PatchVerdict:
+    write = partial(inquiry.verdict, patch.name, probe=probe.name, background=ground.name)
     for arm in (with_, without):
-        if not bench.applies(arm):
+        if not inquiry.bench.applies(arm):
             return write("does_not_apply", f"{arm.name} does not apply")
-        outcome = inquiry.outcome(chosen.name, arm)
+        outcome = inquiry.outcome(probe.name, arm)
         if not outcome.usable:
             return write("cannot_be_tested", f"{arm.name}: {outcome.attempt.reason}", runs=[outcome.run_id])
-    outcome = inquiry.outcome(chosen.name, with_)
-    live = inquiry.liveness(row, outcome)
+    outcome = inquiry.outcome(probe.name, with_)
+    live = inquiry.liveness(patch, outcome)
     if live.dead:
         return write("dead", live.why, runs=[outcome.run_id])
-    comparison = inquiry.compare(chosen, ground.name, without, with_)
+    comparison = inquiry.compare_bracketed(probe, ground.name, without, with_)
     text = f"{comparison.metric} {comparison.difference:+.3g} (n {comparison.n}), {comparison.outcome}"
     if comparison.outcome == "worse":
         return write("culprit", text, comparison=comparison)
     if comparison.outcome == "better":
         return write("fix", text, comparison=comparison)
     if comparison.outcome == "equivalent" and (
-        control := proven_sight(inquiry, chosen.name, ground.name, row.suspected)
+        control := proven_sight(inquiry, probe.name, ground.name, patch.suspected)
     ):
         return write("exonerated", f"{text}; sight by {control}", comparison=comparison, control=control)
     # This A/B plants no fault of its own, so without one on record it cannot exonerate.

@@ -6,7 +6,7 @@ better and still not good stays inconclusive and says so; one whose changed line
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from functools import partial
 
 from lab.arms import Arm
 from lab.inquiry import Inquiry
@@ -33,40 +33,20 @@ def try_candidates(inquiry: Inquiry, grounds: list[Arm]) -> str:
 
 def _judge_candidate(inquiry: Inquiry, candidate: Patch, ground: Arm) -> Verdict:
     probe, arm = inquiry.primary, ground.with_(candidate.name)
-
-    def write(
-        verdict: Verdict,
-        reason: str,
-        *,
-        runs: Sequence[int] = (),
-        comparison: Comparison | None = None,
-        control: str = "",
-    ) -> Verdict:
-        inquiry.verdict(
-            candidate.name,
-            verdict,
-            reason,
-            probe=probe.name,
-            background=ground.name,
-            runs=runs,
-            comparison=comparison,
-            control=control,
-        )
-        return verdict
-
+    write = partial(inquiry.verdict, candidate.name, probe=probe.name, background=ground.name)
     if not inquiry.bench.applies(arm):
-        return write("does_not_apply", f"does not apply on {ground.name}")
+        return write("does_not_apply", f"does not apply on {ground.name}").verdict
     if inquiry.bench.assemble(arm) == inquiry.bench.assemble(ground):
-        return write("inconclusive", f"no effect: {ground.name} holds it already, the tree does not change")
+        return write("inconclusive", f"no effect: {ground.name} holds it already, the tree does not change").verdict
     outcome = inquiry.outcome(probe.name, arm)
     if not outcome.usable:
-        return write("cannot_be_tested", f"{arm.name}: {outcome.attempt.reason}", runs=[outcome.run_id])
+        return write("cannot_be_tested", f"{arm.name}: {outcome.attempt.reason}", runs=[outcome.run_id]).verdict
     live = inquiry.liveness(candidate, outcome)
     if live.dead:
-        return write("dead", live.why, runs=[outcome.run_id])
-    comparison = inquiry.compare(probe, ground.name, ground, arm)
+        return write("dead", live.why, runs=[outcome.run_id]).verdict
+    comparison = inquiry.compare_bracketed(probe, ground.name, ground, arm)
     verdict, reason, control = _weigh(inquiry, candidate, ground, comparison)
-    return write(verdict, reason, comparison=comparison, control=control)
+    return write(verdict, reason, comparison=comparison, control=control).verdict
 
 
 def _weigh(inquiry: Inquiry, candidate: Patch, ground: Arm, comparison: Comparison) -> tuple[Verdict, str, str]:

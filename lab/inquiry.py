@@ -101,6 +101,14 @@ class Inquiry:
         named = replace(compared.comparison, without_arm=without.name, with_arm=with_.name)
         return self.case.store.add_comparison(named)
 
+    def compare_bracketed(self, probe: Probe, background: str, without: Arm, with_: Arm) -> Comparison:
+        """As `compare`; a difference for the worse must hold when both arms have run on fresh items as well."""
+        comparison = self.compare(probe, background, without, with_)
+        if comparison.outcome != "worse":
+            return comparison
+        self.more(probe.name, without, with_)
+        return self.compare(probe, background, without, with_)
+
     def liveness(self, patch: Patch, outcome: Outcome) -> PatchLiveness:
         """What a run of an arm with the patch proved about the patch's lines; written down once."""
         key = (patch.name, outcome.attempt_id)

@@ -7,6 +7,7 @@ whose worker died is taken over by the next one.
 
 from __future__ import annotations
 
+import atexit
 import os
 import subprocess
 import sys
@@ -16,21 +17,35 @@ from pathlib import Path
 from typing import Any
 
 from lab.case import Case
-from store.errors import JobError
+from store.errors import JobError, RepoError
 from store.models import Job
 
 ROOT = Path(__file__).resolve().parents[1]
 # A worker beats once a second; one that has been silent this long is gone.
 SILENT_S = 15.0
 _POLL_S = 0.2
+# Set it to run although tracked files are changed; the changes take no part.
+ALLOW_DIRTY = "LIVEPATH_ALLOW_DIRTY"
 _OPEN = ("queued", "running")
 # Kept so that a worker that ends before we do is reaped; it does not end with us.
 _workers: list[subprocess.Popen[bytes]] = []
 
 
+@atexit.register
+def _let_go() -> None:
+    """A worker outlives whoever started it, which `Popen` would warn about when it is collected."""
+    for worker in _workers:
+        worker.returncode = worker.poll() or 0
+
+
 def submit(case: Case, kind: str, argument: dict[str, Any] | None = None) -> Job:
-    """Insert a job and start its worker; an open job of the same kind and argument is returned instead of a second."""
+    """Insert a job and start its worker; an open job of the same kind and argument is returned instead of a second.
+
+    Raises:
+        RepoError: tracked files are changed and not committed, so the runs would not be of the code on disk.
+    """
     argument = argument or {}
+    refuse_dirty(case)
     for job in case.store.jobs():
         if job.state in _OPEN and job.kind == kind and job.argument == argument:
             return job if alive(job) else start_worker(case, job)
@@ -40,6 +55,18 @@ def submit(case: Case, kind: str, argument: dict[str, Any] | None = None) -> Job
     except KeyboardInterrupt:
         case.store.request_cancel(job.id)  # whoever stops while it starts wants no worker either
         raise
+
+
+def refuse_dirty(case: Case) -> None:
+    """Runs are of committed trees; whoever edited a file and did not commit would learn nothing about the edit."""
+    # livepath.toml is read from disk, so a change of it does take part.
+    changed = [name for name in case.git.dirty() if case.git.root / name != case.target.path]
+    if changed and not os.environ.get(ALLOW_DIRTY):
+        more = f" and {len(changed) - 1} more" if len(changed) > 1 else ""
+        raise RepoError(
+            f"{changed[0]}{more} changed and not committed: no run would include that",
+            hint=f"commit or stash it, or set {ALLOW_DIRTY}=1 to run without it",
+        )
 
 
 def start_worker(case: Case, job: Job) -> Job:

@@ -181,13 +181,13 @@ def _single(
     if not alive:
         write("dead", f"no acting line of it ran under {probe.name}")
         return
-    comparison = inquiry.compare(probe, background, without, whole)
+    comparison = inquiry.compare_bracketed(probe, background, without, whole)
     if comparison.outcome == "undecided" and not comparison.deterministic:
         inquiry.more(probe.name, without, whole)
         comparison = inquiry.compare(probe, background, without, whole)
     by = f"{comparison.metric} {comparison.difference:+.3g} (n {comparison.n})"
     if comparison.outcome == "worse":
-        write("culprit", f"worse with it: {by}", comparison=comparison)
+        write("culprit", f"worse with it, on fresh items too: {by}", comparison=comparison)
     elif comparison.outcome == "better":
         write("fix", f"better with it: {by}", comparison=comparison)
     elif not _headroom(inquiry, probe, whole):

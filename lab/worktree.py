@@ -21,7 +21,7 @@ from pathlib import Path
 
 from lab.child import run_child
 from lab.git import Git
-from store.errors import Cancelled, RunError
+from store.errors import Cancelled, RepoError, RunError
 
 SETUP_TIMEOUT_S = 3600.0
 
@@ -38,6 +38,7 @@ class WorktreePool:
         self._folder = folder
         self._guard = threading.Lock()
         self._making: dict[str, threading.Lock] = {}
+        self._listing = threading.Lock()
 
     @contextmanager
     def checkout(
@@ -95,8 +96,10 @@ class WorktreePool:
                 lock_path.unlink(missing_ok=True)
             lock.release()
         self._git.call("worktree", "prune")
-        if self._folder.is_dir() and not any(self._folder.iterdir()):
+        try:
             self._folder.rmdir()
+        except OSError:
+            pass  # not there, or in use
         return removed
 
     clean = sweep
@@ -115,12 +118,23 @@ class WorktreePool:
             if not setup:  # what a set-up command built is untracked, too
                 self._git.run("clean", "-ffdxq", cwd=path)
             return
-        self._remove(path)
         commit = self._git.commit_tree(tree, message=f"livepath: tree {tree}")
-        self._git.run("worktree", "add", "--detach", "--force", "--quiet", str(path), commit)
+        self._add(path, commit)
         if setup:
             self._set_up(path, setup, env, cancelled)
         ready.write_text(setup, encoding="utf-8")
+
+    def _add(self, path: Path, commit: str) -> None:
+        """Make the worktree. git's list of worktrees is not made for many hands: an add beside a prune can fail."""
+        for pause_s in (0.1, 0.5, 2.0, None):
+            with self._listing:
+                self._remove(path)
+                done = self._git.call("worktree", "add", "--detach", "--force", "--quiet", str(path), commit)
+            if done.code == 0:
+                return
+            if pause_s is None:
+                raise RepoError(f"git cannot make a worktree in {path.parent}: {done.err.splitlines()[-1:]}")
+            time.sleep(pause_s)  # another process has its hands in the list
 
     def _set_up(self, path: Path, setup: str, env: Mapping[str, str], cancelled: Callable[[], bool]) -> None:
         with tempfile.TemporaryDirectory(prefix="livepath-setup-") as folder:
@@ -155,7 +169,15 @@ class _Lock:
     def __init__(self, path: Path) -> None:
         # Opened until the file under the name is the one we hold: `sweep` may have unlinked it in between.
         self._path = path
-        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self._fd = self._open()
+
+    def _open(self) -> int:
+        while True:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                return os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            except FileNotFoundError:
+                continue  # somebody swept the empty folder away in this moment
 
     def try_exclusive(self) -> bool:
         return self._take(fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -179,8 +201,8 @@ class _Lock:
                 return False
             if self._is_current():
                 return True
-            os.close(self._fd)
-            self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            self.release()
+            self._fd = self._open()
 
     def _is_current(self) -> bool:
         try:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from store.errors import UsageError
+from store.errors import RepoError, UsageError
 from tui.screen_gateway import Version
 
 if TYPE_CHECKING:
@@ -45,7 +45,10 @@ class Door:
         self._builder = ViewBuilder(gateway.store)
         self._gateway = gateway
         if self._investigate:
-            gateway.submit("investigate")
+            try:
+                gateway.submit("investigate")
+            except RepoError:
+                return  # the case is shown all the same; the key that starts it says why it does not
 
     def poll(self, known: Version | None) -> tuple[Version, CaseView] | None:
         # The version is read first: a change that falls into the build is then seen by the next poll.

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from lab.ab import compare_patch
 from lab.bench import Bench
 from lab.bisect import bisect
 from lab.case import Case, create_case, open_case
@@ -126,3 +127,16 @@ def test_bisect_names_the_culprit_and_writes_its_steps(case: Case) -> None:
     assert [step["outcome"] for step in record.steps][-1] == "bracket worse"
     assert "culprit charge-four" in message
     assert case.store.findings()[0].diff == case.store.patch("charge-four").diff
+
+
+def test_a_single_ab_convicts_on_fresh_items_and_compares_nothing_that_never_ran(case: Case) -> None:
+    with Bench(case, job_id=None) as bench:
+        guilty = compare_patch(case, bench, patch="charge-four")
+        dead = compare_patch(case, bench, patch="round-rarely")
+
+    assert "culprit" in guilty
+    (verdict,) = case.store.verdicts(patch="charge-four")
+    comparison = case.store.comparison(verdict.comparison_id)
+    assert (comparison.outcome, comparison.n) == ("worse", 2)  # two seeds: the first, and fresh items
+    assert "dead" in dead
+    assert case.store.comparisons(patch="round-rarely") == []

@@ -12,7 +12,7 @@ import pytest
 from lab import jobs
 from lab.case import Case, create_case
 from lab.target import Target
-from store.errors import JobError
+from store.errors import JobError, RepoError
 from store.models import Job
 from tests.lab.conftest import living
 
@@ -129,3 +129,29 @@ def test_a_worker_that_dies_again_is_not_replaced_for_ever(
 
     with pytest.raises(JobError, match="died"):
         list(jobs.watch(case, job.id or 0))
+
+
+def test_a_dirty_repository_is_refused_with_the_next_step(
+    open_case_on: Callable[[str], Case], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = open_case_on(QUICK)
+    (case.git.root / "pkg" / "mod.py").write_text("X = 2\n", encoding="utf-8")
+
+    with pytest.raises(RepoError, match=r"pkg/mod\.py changed and not committed") as caught:
+        jobs.submit(case, "run", {"probe": "p", "arm": "base"})
+
+    assert "commit or stash" in caught.value.hint
+    assert case.store.jobs() == []
+
+    monkeypatch.setenv(jobs.ALLOW_DIRTY, "1")
+    job = jobs.submit(case, "run", {"probe": "p", "arm": "base"})
+    assert list(jobs.watch(case, job.id or 0))[-1].state == "done"
+
+
+def test_a_changed_livepath_toml_takes_part_and_is_not_refused(open_case_on: Callable[[str], Case]) -> None:
+    case = open_case_on(QUICK)
+    case.target.path.write_text(case.target.text + "\n# a note\n", encoding="utf-8")
+
+    job = jobs.submit(case, "run", {"probe": "p", "arm": "base"})
+
+    assert list(jobs.watch(case, job.id or 0))[-1].state == "done"

@@ -169,3 +169,27 @@ def test_processes_that_make_use_and_sweep_at_once_neither_collide_nor_wait_for_
     WorktreePool(git, folder).sweep()
     assert not folder.exists()
     assert foreign_repo.git("worktree", "list").count("\n") == 0
+
+
+def test_many_hands_make_and_remove_worktrees_at_once(git: Git, foreign_repo: Repo, tmp_path: Path) -> None:
+    trees = [git.tree(commit) for commit in foreign_repo.git("rev-list", "main").split()]
+    pools = [WorktreePool(git, tmp_path / f"pool{number}") for number in range(3)]
+    failures: list[BaseException] = []
+
+    def work(pool: WorktreePool) -> None:
+        try:
+            for tree in trees:
+                with pool.checkout(tree) as path:
+                    assert (path / "shop" / "price.py").is_file()
+                pool.sweep()
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work, args=(pool,)) for pool in pools for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert failures == []
+    assert foreign_repo.git("worktree", "list").count("\n") == 0
