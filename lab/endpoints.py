@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from lab.arms import BASE, FULL, Arm
+from lab.bench import USABLE
 from lab.inquiry import Inquiry
 from lab.judge import detectable_drop
-from lab.metric import measure
 from store.errors import RunError
 
 State = Literal["good", "bad", "unclear", "cannot_be_tested"]
@@ -92,17 +92,14 @@ def _by_difference(inquiry: Inquiry) -> Story:
 
 def noise_floor(inquiry: Inquiry, arm: Arm) -> str:
     """Run the same tree, probe and seed twice (A/A) and say in words what moved."""
-    probe = inquiry.primary
-    first = inquiry.outcome(probe.name, arm)
-    second = inquiry.bench.start(probe.name, arm, again=True).result()
-    if not (first.usable and second.usable) or first.attempt_id == second.attempt_id:
+    probe, store = inquiry.primary, inquiry.case.store
+    outcome = inquiry.bench.start(probe.name, arm, again=True).result()
+    counting = [attempt for attempt in store.attempts(outcome.run_id) if attempt.status in USABLE]
+    if len(counting) < 2:
         return ""
-    once = measure(inquiry.case.store, first.run)
-    store = inquiry.case.store
-    items = [{item.item: item.score for item in store.items(o.attempt_id)} for o in (first, second)]
-    values = [{(m.name, str(m.tags)): m.value for m in store.metrics(o.attempt_id)} for o in (first, second)]
-    if once is None:
-        return ""
+    pair = (counting[0], counting[-1])
+    items = [{item.item: item.score for item in store.items(attempt.id)} for attempt in pair]
+    values = [{(m.name, str(m.tags)): m.value for m in store.metrics(attempt.id)} for attempt in pair]
     if items[0]:
         moved = sum(items[0][key] != items[1].get(key) for key in items[0])
         text = f"A/A on {arm.name}: {moved} of {len(items[0])} items moved"
@@ -110,7 +107,7 @@ def noise_floor(inquiry: Inquiry, arm: Arm) -> str:
         moved = sum(values[0][key] != values[1].get(key) for key in values[0])
         text = f"A/A on {arm.name}: {moved} of {len(values[0])} values moved"
     else:
-        moved = int(first.attempt.status != second.attempt.status)
+        moved = int(pair[0].status != pair[1].status)
         text = f"A/A on {arm.name}: the exit code {'moved' if moved else 'held'}"
     store.set_meta("noise_floor", {"arm": arm.name, "probe": probe.name, "moved": moved, "text": text})
     return text

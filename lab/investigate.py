@@ -39,8 +39,7 @@ def investigate(case: Case, bench: Bench) -> str:
     decide_hypotheses(case.store, case.target, measurements_for(inquiry))  # those whose runs are in; the rest below
     ground, whole = _background(inquiry, ends, fix)
     trial = judge_stack(inquiry, ground, whole)
-    if not read:
-        read_readings(inquiry, whole)
+    read_readings(inquiry, FULL if read else whole)  # again: by now more runs can say what makes a line dead
     decide_hypotheses(case.store, case.target, measurements_for(inquiry))
     findings = write_findings(inquiry, ends, trial)
     recheck(

@@ -212,11 +212,16 @@ def _all_runs(case: Case, reading: Reading, probe: str | None = None) -> list[Ra
 
 
 def _with_given(rows: list[RangeLiveness]) -> list[RangeLiveness]:
-    """Name the patches that make dead rows dead: those of no run of the same probe in which the lines ran."""
+    """Name the patches that make dead rows dead: those of no run in which the lines ran.
+
+    Only where the row's own probe reached the lines in some run; then the runs of other probes narrow the answer too.
+    """
+    live = [each for each in rows if each.word in RAN]
     done = []
     for row in rows:
-        live = [frozenset(each.patches) for each in rows if each.probe == row.probe and each.word in RAN]
-        given = patches_given(frozenset(row.patches), live) if row.word in DEAD else ()
+        reached = any(each.probe == row.probe for each in live)
+        sets = [frozenset(each.patches) for each in live] if reached else []
+        given = patches_given(frozenset(row.patches), sets) if row.word in DEAD else ()
         done.append(replace(row, given=tuple(name for name in row.patches if name in given)))
     return done
 
