@@ -189,7 +189,7 @@ def reading_liveness(case: Case, reading: Reading, run: Run, attempt: Attempt) -
     """What an attempt proved about a reading; where it is dead, what ran in its stead and what made it so."""
     found = _range(case, reading, run, attempt)
     if found.word in DEAD:
-        others = [row for row in _all_runs(case, reading, probe=run.probe) if row.run != found.run]
+        others = [row for row in _all_runs(case, reading) if row.run != found.run]
         found = _with_given([*others, found])[-1]
     return ReadingLiveness(
         reading_id=reading.id or 0,
@@ -202,9 +202,9 @@ def reading_liveness(case: Case, reading: Reading, run: Run, attempt: Attempt) -
     )
 
 
-def _all_runs(case: Case, reading: Reading, probe: str | None = None) -> list[RangeLiveness]:
+def _all_runs(case: Case, reading: Reading) -> list[RangeLiveness]:
     rows = []
-    for run in case.store.runs(probe=probe):
+    for run in case.store.runs():
         attempt = case.store.last_good_attempt(run.id or 0)
         if attempt is not None:
             rows.append(_range(case, reading, run, attempt))
