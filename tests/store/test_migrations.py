@@ -8,7 +8,8 @@ import sqlite_utils
 
 from store.db import Database
 from store.errors import StoreError
-from store.migrations import MIGRATIONS, applied_steps, known_steps, migrate
+from store.migrations import applied_steps, known_steps, migrate
+from store.schema import MIGRATIONS
 from store.store import Store
 from tests.store.conftest import INFO, make_patch
 
