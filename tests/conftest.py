@@ -5,9 +5,20 @@ Kept to pytest alone, so that the kernel tests also run on a machine that has on
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
+
+try:
+    from hypothesis import settings
+except ImportError:
+    pass  # the machine with the GPU has none, and its tests need none
+else:
+    # CI tries the same examples every time: what it finds must be what the change did.
+    settings.register_profile("ci", derandomize=True, deadline=None)
+    if os.environ.get("CI"):
+        settings.load_profile("ci")
 
 
 def has_gpu() -> bool:
