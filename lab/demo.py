@@ -12,14 +12,13 @@ from __future__ import annotations
 from pathlib import Path
 
 from lab.scribe import Scribe
-from lab.series import PATCHES, ROOT, SeriesPatch, read_group, read_patch, source_files
+from lab.series import PATCHES, ROOT, TRIED, SeriesPatch, read_group, read_patch, source_files
 from store.errors import RepoError
 
 BASE_SUBJECT = "engine: the engine as it was deployed"
 SECOND_BRANCH = "chapter-2"
 # What the second chapter's branch adds to main.
 SECOND = (("candidates", "indexer-fp8-layout"), ("later", "marlin-runner"))
-FOLDERS = {"candidates": "candidates", "zoo": "zoo", "later": "later"}
 
 
 def message_of(patch: SeriesPatch) -> str:
@@ -42,10 +41,10 @@ def write_history(scribe: Scribe, root: Path = ROOT, *, chapter: int = 1) -> tup
     toml = (PATCHES / "livepath.toml").read_text(encoding="utf-8")
     scribe.stage_text("livepath.toml", toml.replace('head = "main"', f'head = "{branch_of(chapter)}"'))
     scribe.stage_text(".gitignore", "__pycache__/\n*.pyc\n.livepath/\n")
-    for group, folder in FOLDERS.items():
+    for group in TRIED:
         for patch in read_group(group):
             if (group, patch.name) not in later:  # what is a commit of the history is no file beside it
-                scribe.stage_text(f"{folder}/{patch.path.name}", patch.text)
+                scribe.stage_text(f"{group}/{patch.path.name}", patch.text)
     base = head = scribe.commit(BASE_SUBJECT)
     added = [patch for group, name in later for patch in read_group(group) if patch.name == name]
     commits = []

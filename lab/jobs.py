@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from lab.case import Case
+from lab.series import ROOT
 from store.errors import JobError, RepoError
 from store.models import Job
 
-ROOT = Path(__file__).resolve().parents[1]
 # A worker beats once a second; one that has been silent this long is gone.
 SILENT_S = 15.0
 _POLL_S = 0.2

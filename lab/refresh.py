@@ -15,11 +15,9 @@ from pathlib import Path
 
 from lab.demo import make_demo
 from lab.scribe import Scribe
-from lab.series import PATCHES, ROOT, SeriesPatch, read_group, read_patch, source_files
+from lab.series import PATCHES, ROOMS, ROOT, TRIED, SeriesPatch, read_group, read_patch, source_files
 from lab.session_replay import replay
 from store.errors import LivepathError, PatchError, RepoError
-
-_GROUPS = ("stack", "candidates", "zoo", "later")
 
 
 def main(argv: list[str]) -> int:
@@ -56,7 +54,7 @@ def refresh(old_rev: str) -> list[str]:
                 old_next, new_next = _move(scribe, patch, old_head, new_head)
                 written[patch.path] = _text(scribe, patch, new_head, new_next)
                 old_head, new_head = old_next, new_next
-            for group in _GROUPS[1:]:
+            for group in TRIED:
                 for patch in read_group(group):
                     # A candidate or planted fault is written against the end of the stack.
                     _, moved = _move(scribe, patch, old_head, new_head)
@@ -114,7 +112,7 @@ def _who() -> dict[str, str]:
 def _export(rev: str, folder: Path) -> None:
     folder.mkdir()
     archive = subprocess.run(
-        ["git", "-C", str(ROOT), "archive", "--format=tar", rev, "engine", "kernels"], capture_output=True, check=False
+        ["git", "-C", str(ROOT), "archive", "--format=tar", rev, *ROOMS], capture_output=True, check=False
     )
     if archive.returncode:
         raise RepoError(f"`{rev}` is no revision of this checkout: {archive.stderr.decode().strip()}")

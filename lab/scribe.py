@@ -7,7 +7,6 @@ takes part.
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterable, Mapping
@@ -112,7 +111,3 @@ class Scribe:
         tree = self.git("write-tree")
         flags = [word for parent in parents for word in ("-p", parent)]
         return self.git("commit-tree", tree, *flags, stdin=message.rstrip() + "\n", env=who)
-
-    def discard(self) -> None:
-        """Remove the git directory; for one that was made only to compute in."""
-        shutil.rmtree(self.git_dir, ignore_errors=True)

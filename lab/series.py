@@ -17,6 +17,8 @@ ROOT = Path(__file__).resolve().parents[1]
 PATCHES = ROOT / "engine" / "patches"
 # What the demo repository is made of, relative to ROOT; `engine/patches` itself stays out.
 ROOMS = ("engine", "kernels")
+# The groups that are tried on top of the stack; in the demo repository they are folders of the same names.
+TRIED = ("candidates", "zoo", "later")
 _LEFT_OUT = ("__pycache__", "patches")
 
 

@@ -102,8 +102,6 @@ class WorktreePool:
             pass  # not there, or in use
         return removed
 
-    clean = sweep
-
     def _lock_of(self, tree: str) -> threading.Lock:
         with self._guard:
             return self._making.setdefault(tree, threading.Lock())

@@ -303,10 +303,6 @@ def _telling_run(by_run: dict[int, list[ChangedLine]], summary: PatchVerdict | N
     return cited[-1] if cited else max(by_run)
 
 
-def build_view(store: Store) -> CaseView:
-    return ViewBuilder(store).build()
-
-
 def _events(
     runs: Sequence[RunView], verdicts: Sequence[PatchVerdict], findings: Sequence[FindingView], jobs: Sequence[Job]
 ) -> tuple[Event, ...]:

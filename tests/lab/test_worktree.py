@@ -38,7 +38,7 @@ def test_a_worktree_holds_the_files_of_its_tree_and_leaves_nothing(
     with pool.checkout(git.tree("v1")) as path:
         assert (path / "shop" / "price.py").read_bytes() == git.read("v1", "shop/price.py")
         assert pool.modified(path) == ()
-    assert pool.clean() == 1
+    assert pool.sweep() == 1
 
     assert traces(foreign_repo) == before
     assert (foreign_repo.path / "shop/price.py").read_text() == "work in progress\n"
@@ -74,7 +74,7 @@ def test_a_failing_set_up_cannot_be_tested_and_says_why(git: Git, pool: Worktree
         ):
             pass
         assert caught.value.hint == "no compiler"
-    assert pool.clean() == 1
+    assert pool.sweep() == 1
 
 
 def test_cancel_ends_a_set_up_with_all_it_started(git: Git, pool: WorktreePool, tmp_path: Path) -> None:
@@ -84,7 +84,7 @@ def test_cancel_ends_a_set_up_with_all_it_started(git: Git, pool: WorktreePool, 
         pass
 
     assert living(mark.replace(" ", "\0")) == []
-    assert pool.clean() == 1
+    assert pool.sweep() == 1
 
 
 def test_files_a_run_changed_are_put_back_before_the_next(git: Git, pool: WorktreePool) -> None:
