@@ -110,9 +110,11 @@ def _end_all(main: int, grace_s: float) -> int | None:
                 if pid not in told:
                     _signal(pid, number)
                     told.add(pid)
+            # Listed before reaping: one that dies in between is listed as living, or reaped.
+            gone = not _descendants() and (_PROC or not _signal(-main, 0))
             found = _reap(main)
             status = found if found is not None else status
-            if not _descendants() and (_PROC or not _signal(-main, 0)):
+            if gone:
                 return status
             if time.monotonic() > deadline:
                 break
