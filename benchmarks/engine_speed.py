@@ -32,6 +32,7 @@ from engine.checkpoint import Tensors, load_checkpoint
 from engine.config import ModelConfig
 from engine.engine import Engine
 from engine.loading.expected import expected_tensors
+from engine.loading.experts import StoredExperts
 from engine.settings import EngineSettings
 from tests.engine.data.forms import stored
 from tests.engine.data.tiny import CONFIG, Draw, weights
@@ -176,10 +177,11 @@ def _map_safetensors(folder: Path) -> object:
 
 def _load_packed(folder: Path) -> object:
     config, tensors = load_checkpoint(folder)
-    return [
-        tensors.take_experts(name, *shape) if ".experts." in name else tensors.take(name, *shape)
-        for name, shape in expected_tensors(config).items()
-    ]
+    kept: list[object] = []
+    for name, shape in expected_tensors(config).items():
+        experts = tensors.take_experts(name, *shape) if ".experts." in name else None
+        kept.append(experts.kept_as("nvfp4") if isinstance(experts, StoredExperts) else tensors.take(name, *shape))
+    return kept
 
 
 def _load_engine(folder: Path) -> object:

@@ -1,11 +1,13 @@
-"""Draw time against tokens from a result file, with floor and peers: `python -m benchmarks.plot RESULT.json [...]`.
+"""Draw the experts' time against tokens, with floor and peers: `python -m benchmarks.plot RESULT.json [...]`.
 
 Writes one SVG per shape to `docs/images/`. Later files win where rows repeat; both axes are logarithmic, and each line
-also has its own dash pattern, so that colour is not the only carrier.
+also has its own dash pattern, so that colour is not the only carrier. `--table` prints the files of any op as the
+Markdown that the docs hold.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import math
 import sys
@@ -13,8 +15,11 @@ from pathlib import Path
 from typing import Any
 from xml.sax.saxutils import escape
 
+from benchmarks.table import markdown
+
 IMAGES = Path(__file__).resolve().parent.parent / "docs" / "images"
 WIDTH, HEIGHT, LEFT, TOP, RIGHT, BOTTOM = 760, 420, 70, 40, 200, 50
+TITLES = {"experts": "Fused NVFP4 experts", "experts_fp8": "FP8 block experts", "experts_bf16": "bf16 experts"}
 STYLES = [("#1f5fa8", ""), ("#777777", "2 3"), ("#b5442e", "7 3"), ("#2e8b57", "7 3 2 3"), ("#8a5fb0", "1 4")]
 
 
@@ -70,22 +75,44 @@ def draw(title: str, series: dict[str, dict[int, float]]) -> str:
     return "\n".join([*out, "</svg>"]) + "\n"
 
 
-def main(paths: list[str]) -> int:
-    if not paths:
+def charts(results: list[dict[str, Any]]) -> dict[str, str]:
+    """The SVG text of each chart by the name of its file: one per op of the experts, shape and kind of rows."""
+    groups: dict[tuple[str, ...], list[dict[str, Any]]] = {}
+    cards: dict[tuple[str, ...], str] = {}
+    for result in results:
+        for row in result["rows"]:
+            if row["op"] in TITLES and {"tokens", "peers", "floor_us"} <= row.keys():
+                activations = (f"{row['activations']} activations",) if "activations" in row else ()
+                skewed = ("skewed routing",) if row.get("routing") == "skewed" else ()
+                key = (row["op"], row["shape"], *activations, *skewed)
+                groups.setdefault(key, []).append(row)
+                cards[key] = result["machine"]["gpu"].removeprefix("NVIDIA ")
+    out = {}
+    for (op, shape, *kinds), rows in groups.items():
+        title = ", ".join([TITLES[op], f"{shape} shape", *kinds, f"one {cards[op, shape, *kinds]}"])
+        name = "-".join([op, shape, *(kind.split()[0] for kind in kinds)])
+        out[f"{name}.svg"] = draw(title, series_of(rows))
+    return out
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.plot", description=__doc__.splitlines()[0])
+    parser.add_argument("files", nargs="*", type=Path, help="result files, for instance benchmarks/results/*-index-*")
+    parser.add_argument("--table", action="store_true", help="print Markdown instead of drawing")
+    options = parser.parse_args(arguments)
+    if not options.files:
         print("plot: name one result file or more, for instance benchmarks/results/*-experts-*.json", file=sys.stderr)
         return 2
-    by_shape: dict[str, list[dict[str, Any]]] = {}
-    for path in paths:
-        for row in json.loads(Path(path).read_text(encoding="utf-8"))["rows"]:
-            if "peers" in row:
-                by_shape.setdefault(row["shape"], []).append(row)
+    results = [json.loads(path.read_text(encoding="utf-8")) for path in options.files]
+    if options.table:
+        print("\n\n".join(markdown(result, path.name) for path, result in zip(options.files, results, strict=True)))
+        return 0
     IMAGES.mkdir(parents=True, exist_ok=True)
-    for shape, rows in by_shape.items():
-        target = IMAGES / f"experts-{shape}.svg"
-        target.write_text(draw(f"Fused NVFP4 experts, {shape} shape, one H200", series_of(rows)), encoding="utf-8")
-        print(target)
+    for name, svg in charts(results).items():
+        (IMAGES / name).write_text(svg, encoding="utf-8")
+        print(IMAGES / name)
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -43,27 +44,38 @@ def _output(*command: str) -> str:
         result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=20, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return ""
-    return result.stdout.strip()
+    return result.stdout.strip() if result.returncode == 0 else ""
 
 
 def clocks() -> dict[str, str]:
-    """SM and memory clock, power draw and throttle reasons as the driver reports them now."""
-    fields = "clocks.sm,clocks.mem,power.draw,temperature.gpu,clocks_event_reasons.active"
-    values = _output("nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader").split(", ")
+    """Power state, clocks, power draw and cap, and throttle reasons of this card as the driver reports them now."""
+    fields = "pstate,clocks.sm,clocks.mem,power.draw,enforced.power.limit,temperature.gpu,clocks_event_reasons.active"
+    values = _query(fields).split(", ")
     return dict(zip(fields.split(","), values, strict=False))
 
 
+def _query(fields: str) -> str:
+    """What the driver says of the card that torch uses, which need not be its first one."""
+    card = f"--id=GPU-{torch.cuda.get_device_properties(0).uuid}"
+    return _output("nvidia-smi", card, f"--query-gpu={fields}", "--format=csv,noheader")
+
+
 def machine() -> dict[str, Any]:
-    """The GPU, the versions and the commit that a result file names; BENCH_COMMIT names it where there is no git."""
+    """The GPU, the versions and the commit that a result file names.
+
+    BENCH_COMMIT names the commit where there is no git; whether files differ from it (`dirty`) is then unknown, None.
+    """
+    head = _output("git", "rev-parse", "--verify", "--quiet", "HEAD")
     return {
         "gpu": torch.cuda.get_device_name(),
         "multiprocessors": torch.cuda.get_device_properties(0).multi_processor_count,
         "torch": torch.__version__,
         "triton": triton.__version__,
         "cuda": torch.version.cuda,
-        "driver": _output("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"),
-        "commit": os.environ.get("BENCH_COMMIT") or _output("git", "rev-parse", "--verify", "--quiet", "HEAD"),
-        "dirty": bool(_output("git", "status", "--porcelain")),
+        "python": platform.python_version(),
+        "driver": _query("driver_version"),
+        "commit": os.environ.get("BENCH_COMMIT") or head,
+        "dirty": bool(_output("git", "status", "--porcelain")) if head else None,
         "clocks_before": clocks(),
     }
 

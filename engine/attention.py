@@ -11,13 +11,15 @@ sliding, compress otherwise.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from engine import events
 from engine.attend import attend_stretch
-from engine.cache import LayerCache, Rows, gather_rows
+from engine.cache import LayerCache, Rows, flat_rows, gather_rows
 from engine.checkpoint import Tensors
 from engine.compressor import Compressor
 from engine.config import CSA, SLIDING, ModelConfig
@@ -25,45 +27,65 @@ from engine.events import Phase
 from engine.indexer import Indexer
 from engine.norm import rms_norm
 from engine.pages import PagedKeys, PagePool
-from engine.rope import Rope
-from kernels.sparse_attention_ref import sparse_attention_ref, sparse_attention_split_ref
+from engine.projections import Projections
+from engine.rope import Rope, rotate
+from engine.settings import Kernels
+from kernels import dispatch
+from kernels.dispatch import Record
+from kernels.norm_ref import rounded
 
 # Gathered candidates of one chunk of queries, in numbers: 64 MB of fp32.
 MAX_GATHERED = 1 << 24
+# Rows of candidates of one chunk of queries and, with an indexer, their scores: 256 MB of fp32.
+MAX_ROWS = 1 << 26
 # Candidates per split of a decode step.
 SPLIT_SIZE = 64
 
 
 class Attention:
-    def __init__(self, tensors: Tensors, config: ModelConfig, layer: int, index_dtype: torch.dtype) -> None:
+    def __init__(
+        self,
+        tensors: Tensors,
+        config: ModelConfig,
+        layer: int,
+        index_dtype: torch.dtype,
+        ropes: Mapping[str, Rope],
+        kernels: Kernels,
+    ) -> None:
         heads, head_dim, groups = config.num_attention_heads, config.head_dim, config.o_groups
         self.layer, self.num_heads, self.head_dim, self.num_groups = layer, heads, head_dim, groups
         self.window, self.norm_eps, self.index_dtype = config.sliding_window, config.rms_norm_eps, index_dtype
-        self.q_a = tensors.take("q_a_proj.weight", config.q_lora_rank, config.hidden_size)
+        self.q_a = tensors.matrix("q_a_proj.weight", config.q_lora_rank, config.hidden_size)
         self.q_a_norm = tensors.take("q_a_norm.weight", config.q_lora_rank)
-        self.q_b = tensors.take("q_b_proj.weight", heads * head_dim, config.q_lora_rank)
-        self.kv = tensors.take("kv_proj.weight", head_dim, config.hidden_size)
+        self.q_b = tensors.matrix("q_b_proj.weight", heads * head_dim, config.q_lora_rank)
+        kv = tensors.matrix("kv_proj.weight", head_dim, config.hidden_size)
         self.kv_norm = tensors.take("kv_norm.weight", head_dim)
-        o_a = tensors.take("o_a_proj.weight", groups * config.o_lora_rank, heads * head_dim // groups)
-        self.o_a_GRF = o_a.view(groups, config.o_lora_rank, -1)
-        self.o_b = tensors.take("o_b_proj.weight", config.hidden_size, groups * config.o_lora_rank)
+        o_a = tensors.matrix("o_a_proj.weight", groups * config.o_lora_rank, heads * head_dim // groups)
+        self.o_a_GFR = o_a.view(groups, config.o_lora_rank, -1).mT
+        self.o_b = tensors.matrix("o_b_proj.weight", config.hidden_size, groups * config.o_lora_rank)
         self.sinks_H = tensors.take("sinks", heads)
+        self.kernels = kernels
+        # A kernel finds a query's candidates by their rows and needs no copies of them.
+        self.attends_by_rows = dispatch.pick("sparse_attention_rows", self.o_b, kernels)[0] == "triton"
 
         kind = config.layer_types[layer]
         self.rate = config.compress_rate(layer)
-        if kind == SLIDING:
-            self.rope = Rope(config.rope_theta, config.qk_rope_head_dim, device=tensors.device)
-        else:
-            self.rope = Rope(config.compress_rope_theta, config.qk_rope_head_dim, config.yarn, tensors.device)
+        self.rope = ropes[kind]
         self.compressor: Compressor | None = None
         self.indexer: Indexer | None = None
+        remembered = [kv]
         if kind != SLIDING:
             inner = tensors.within("compressor")
             self.compressor = Compressor(
                 inner, config, rate=self.rate, width=head_dim, overlap=kind == CSA, rope=self.rope
             )
+            remembered += self.compressor.take_projections(inner)
             if kind == CSA:
-                self.indexer = Indexer(inner.within("indexer"), config, rate=self.rate, rope=self.rope, layer=layer)
+                inner = inner.within("indexer")
+                self.indexer = Indexer(inner, config, rate=self.rate, rope=self.rope, layer=layer, kernels=kernels)
+                remembered += self.indexer.compressor.take_projections(inner)
+        self.remembered = Projections(remembered)
+        self.kv = self.remembered.each()[0]
 
     def new_cache(self, batch: int) -> LayerCache:
         cache = LayerCache(self.kv.new_zeros(batch, 0, self.head_dim))
@@ -83,48 +105,75 @@ class Attention:
             queries_BP: which of the T tokens ask, None for all of them.
         """
         num_new = x_BTD.shape[1]
-        position_T = torch.arange(start, start + num_new, device=x_BTD.device)
-        keys_BTE = self._remember(x_BTD, position_T, cache)
+        turns_TF = self.rope.turns(start, num_new)
+        keys_BTE = self._remember(x_BTD, turns_TF, cache)
         if queries_BP is None:
-            queries_BP = torch.arange(num_new, device=x_BTD.device).expand(x_BTD.shape[0], -1)
-            whole = num_new > 1
+            turns_BP1F = turns_TF[None, :, None]
         else:
             x_BTD = x_BTD.gather(1, queries_BP[..., None].expand(-1, -1, x_BTD.shape[-1]))
-            whole = False
-        if queries_BP.shape[1] == 0:
+            turns_BP1F = turns_TF[queries_BP].unsqueeze(2)
+        if x_BTD.shape[1] == 0:
             return x_BTD
-        position_BP = start + queries_BP
         q_lora = rms_norm(F.linear(x_BTD, self.q_a), self.q_a_norm, self.norm_eps)
         q_BPHE = F.linear(q_lora, self.q_b).unflatten(-1, (self.num_heads, self.head_dim))
-        q_BPHE = self.rope.rotate(rms_norm(q_BPHE, None, self.norm_eps), position_BP)
+        q_BPHE = rotate(rms_norm(q_BPHE, None, self.norm_eps), turns_BP1F)
 
         num_entries = 0 if cache.entries is None else cache.entries.num_rows
-        if whole and not self._is_sparse(num_entries):
-            events.route(
-                "attention", attend_stretch, layer=self.layer, phase=phase, reason="every position, every entry"
-            )
-            entries = None if cache.entries is None else cache.entries.all()
-            out_BPHE = attend_stretch(q_BPHE, keys_BTE, entries, self._visible(position_T), self.sinks_H, self.window)
+        if not self.attends_by_rows and num_new == x_BTD.shape[1] == 1:
+            out_BPHE = self._attend_newest(q_BPHE, q_lora, x_BTD, turns_BP1F, keys_BTE, cache, phase)
+        elif not self.attends_by_rows and queries_BP is None and not self._is_sparse(num_entries):
+            self._told("every position, every entry", attend_stretch, phase)
+            entries = None if cache.entries is None else cache.entries.all().float()
+            visible_T = self._visible(torch.arange(start, start + num_new, device=x_BTD.device))
+            out_BPHE = attend_stretch(q_BPHE.float(), keys_BTE.float(), entries, visible_T, self.sinks_H, self.window)
         else:
+            if queries_BP is None:
+                queries_BP = torch.arange(num_new, device=x_BTD.device).expand(x_BTD.shape[0], -1)
             first_key = start + num_new - keys_BTE.shape[1]
-            out_BPHE = self._attend_gathered(q_BPHE, q_lora, x_BTD, position_BP, keys_BTE, first_key, cache, phase)
-        return self._project(self.rope.rotate(out_BPHE, position_BP, inverse=True))
+            asked = (q_BPHE, q_lora, x_BTD, start + queries_BP, turns_BP1F, keys_BTE, first_key, cache, phase)
+            if self.attends_by_rows:
+                return self._project(self._attend_rows(*asked))
+            out_BPHE = self._attend_gathered(*asked)
+        return self._project(rounded(rotate(out_BPHE, turns_BP1F.conj_physical()), x_BTD.dtype))
 
-    def _remember(self, x_BTD: Tensor, position_T: Tensor, cache: LayerCache) -> Tensor:
+    def _remember(self, x_BTD: Tensor, turns_TF: Tensor, cache: LayerCache) -> Tensor:
         """Writes the new tokens into the cache; returns the window keys of the past and of these tokens."""
-        key_BTE = rms_norm(F.linear(x_BTD, self.kv), self.kv_norm, self.norm_eps)
-        key_BTE = self.rope.rotate(key_BTE, position_T.expand(key_BTE.shape[:2]))
+        kv_BTE, *pooled = self.remembered.apply(x_BTD)
+        key_BTE = rotate(rms_norm(kv_BTE, self.kv_norm, self.norm_eps), turns_TF)
         keys_BTE = torch.cat((cache.window_BWD, key_BTE), 1)
-        cache.window_BWD = keys_BTE[:, max(0, keys_BTE.shape[1] - self.window + 1) :].clone()
+        window_BWD = keys_BTE[:, max(0, keys_BTE.shape[1] - self.window + 1) :]
+        # Cloned, so that a window does not keep a whole prefill's keys alive.
+        cache.window_BWD = window_BWD if x_BTD.shape[1] == 1 else window_BWD.clone()
         if self.compressor is not None and cache.entries is not None and cache.compressor is not None:
-            cache.entries.append(self.compressor.update(x_BTD, cache.compressor))
+            cache.entries.append(self.compressor.update(pooled[0], pooled[1], cache.compressor))
         if self.indexer is not None and cache.index_keys is not None and cache.index_compressor is not None:
-            cache.index_keys.append(self.indexer.compressor.update(x_BTD, cache.index_compressor))
+            cache.index_keys.append(self.indexer.compressor.update(pooled[2], pooled[3], cache.index_compressor))
         return keys_BTE
 
     def _visible(self, positions: Tensor) -> Tensor:
         """How many entries a query at each position sees: an entry is seen by the very token that closes it."""
         return (positions + 1) // self.rate if self.rate else torch.zeros_like(positions)
+
+    def _attend_newest(
+        self,
+        q_B1HE: Tensor,
+        q_lora_B1Q: Tensor,
+        x_B1D: Tensor,
+        turns_B11F: Tensor,
+        keys_BNE: Tensor,
+        cache: LayerCache,
+        phase: Phase,
+    ) -> Tensor:
+        """The newest token sees every key of the window and every entry there is, so nothing is gathered or masked."""
+        record = self._told("one token a sequence", Attention._attend_newest, phase)
+        candidates_BNE, entries = keys_BNE, cache.entries
+        if entries is not None:
+            entries_BNE = entries.all()
+            if self._is_sparse(entries.num_rows) and self.indexer is not None and cache.index_keys is not None:
+                picks_B1K = self.indexer.pick(q_lora_B1Q, x_B1D, turns_B11F, None, cache.index_keys, phase)
+                entries_BNE = entries.gather(picks_B1K).squeeze(1)
+            candidates_BNE = torch.cat((keys_BNE, entries_BNE), 1)
+        return self._sparse_attention(q_B1HE.squeeze(1), candidates_BNE, None, phase, record).unsqueeze(1)
 
     def _attend_gathered(
         self,
@@ -132,12 +181,14 @@ class Attention:
         q_lora_BPQ: Tensor,
         x_BPD: Tensor,
         position_BP: Tensor,
+        turns_BP1F: Tensor,
         keys_BTE: Tensor,
         first_key: int,
         cache: LayerCache,
         phase: Phase,
     ) -> Tensor:
         """Each query's own candidates side by side, in chunks of bounded size; `first_key` is the position of key 0."""
+        record = self._told("single queries or picked entries", Attention._attend_gathered, phase)
         num_entries = 0 if cache.entries is None else cache.entries.num_rows
         per_query = (self.window + num_entries) * self.head_dim
         if self._is_sparse(num_entries) and self.indexer is not None:
@@ -148,15 +199,23 @@ class Attention:
         for first in range(0, q_BPHE.shape[1], chunk):
             part = (slice(None), slice(first, first + chunk))
             window_BPW = position_BP[part][..., None] + offset_W
-            entries_BPKE, valid_BPK = self._candidates(q_lora_BPQ[part], x_BPD[part], position_BP[part], cache, phase)
+            entries_BPKE, valid_BPK = self._candidates(
+                q_lora_BPQ[part], x_BPD[part], position_BP[part], turns_BP1F[part], cache, phase
+            )
             candidates = torch.cat((gather_rows(keys_BTE, window_BPW - first_key), entries_BPKE), 2).flatten(0, 1)
             valid = torch.cat((window_BPW >= 0, valid_BPK), 2).flatten(0, 1)
-            out = self._sparse_attention(q_BPHE[part].flatten(0, 1), candidates, valid, phase)
+            out = self._sparse_attention(q_BPHE[part].flatten(0, 1), candidates, valid, phase, record)
             outputs.append(out.unflatten(0, window_BPW.shape[:2]))
         return torch.cat(outputs, 1)
 
     def _candidates(
-        self, q_lora_BPQ: Tensor, x_BPD: Tensor, position_BP: Tensor, cache: LayerCache, phase: Phase
+        self,
+        q_lora_BPQ: Tensor,
+        x_BPD: Tensor,
+        position_BP: Tensor,
+        turns_BP1F: Tensor,
+        cache: LayerCache,
+        phase: Phase,
     ) -> tuple[Tensor, Tensor]:
         """The entries of each query [B, P, K, E] and which of them count [B, P, K]."""
         batch, num_queries = position_BP.shape
@@ -167,27 +226,100 @@ class Attention:
             ).bool()
         visible_BP = self._visible(position_BP)
         if self._is_sparse(entries.num_rows) and self.indexer is not None and cache.index_keys is not None:
-            picks_BPK = self.indexer.pick(q_lora_BPQ, x_BPD, position_BP, visible_BP, cache.index_keys, phase)
+            picks_BPK = self.indexer.pick(q_lora_BPQ, x_BPD, turns_BP1F, visible_BP, cache.index_keys, phase)
             return entries.gather(picks_BPK), picks_BPK >= 0
         valid_BPC = torch.arange(entries.num_rows, device=x_BPD.device) < visible_BP[..., None]
         return entries.all()[:, None].expand(-1, num_queries, -1, -1), valid_BPC
 
+    def _attend_rows(
+        self,
+        q_BPHE: Tensor,
+        q_lora_BPQ: Tensor,
+        x_BPD: Tensor,
+        position_BP: Tensor,
+        turns_BP1F: Tensor,
+        keys_BTE: Tensor,
+        first_key: int,
+        cache: LayerCache,
+        phase: Phase,
+    ) -> Tensor:
+        """The output rotated back, by the rows of each query's candidates in the caches; `first_key` as above."""
+        record = self._told("a kernel gathers the candidates", Attention._attend_rows, phase)
+        num_entries = 0 if cache.entries is None else cache.entries.num_rows
+        chunk = max(1, MAX_ROWS // (q_BPHE.shape[0] * (self.window + num_entries)))
+        offset_W = torch.arange(1 - self.window, 1, device=q_BPHE.device) - first_key
+        entries_SE = None
+        if cache.entries is not None and num_entries:
+            entries_SE = cache.entries.buffer.flatten(0, 1)
+        outputs = []
+        for first in range(0, q_BPHE.shape[1], chunk):
+            part = (slice(None), slice(first, first + chunk))
+            entry_rows = None
+            if cache.entries is not None and entries_SE is not None:
+                numbers_BPK = self._numbers(
+                    q_lora_BPQ[part], x_BPD[part], position_BP[part], turns_BP1F[part], cache, cache.entries, phase
+                )
+                entry_rows = flat_rows(cache.entries.buffer, numbers_BPK).flatten(0, 1)
+            turns_QF = turns_BP1F[part].squeeze(2).expand(q_BPHE.shape[0], -1, -1).flatten(0, 1)
+            out = dispatch.sparse_attention_rows(
+                q_BPHE[part].flatten(0, 1),
+                keys_BTE.flatten(0, 1),
+                flat_rows(keys_BTE, position_BP[part][..., None] + offset_W).flatten(0, 1),
+                entries_SE,
+                entry_rows,
+                self.sinks_H,
+                self.head_dim**-0.5,
+                rotation=(turns_QF.real, turns_QF.imag),
+                out_dtype=x_BPD.dtype,
+                requested=self.kernels,
+                record=record,
+            )
+            outputs.append(out.unflatten(0, (q_BPHE.shape[0], -1)))
+        return torch.cat(outputs, 1)
+
+    def _numbers(
+        self,
+        q_lora_BPQ: Tensor,
+        x_BPD: Tensor,
+        position_BP: Tensor,
+        turns_BP1F: Tensor,
+        cache: LayerCache,
+        entries: Rows,
+        phase: Phase,
+    ) -> Tensor:
+        """Which entries each query attends to, int64 [B, P, K]; -1 where there is none."""
+        visible_BP = self._visible(position_BP)
+        if self._is_sparse(entries.num_rows) and self.indexer is not None and cache.index_keys is not None:
+            return self.indexer.pick(q_lora_BPQ, x_BPD, turns_BP1F, visible_BP, cache.index_keys, phase)
+        number_C = torch.arange(entries.num_rows, device=x_BPD.device)
+        return torch.where(number_C < visible_BP[..., None], number_C, -1)
+
     def _is_sparse(self, num_entries: int) -> bool:
         return self.indexer is not None and num_entries > self.indexer.topk
 
-    def _sparse_attention(self, q_QHE: Tensor, candidates_QNE: Tensor, valid_QN: Tensor, phase: Phase) -> Tensor:
-        scale = self.head_dim**-0.5
-        if phase == "decode":
-            num_splits = -(-candidates_QNE.shape[1] // SPLIT_SIZE)
-            events.route("attention", sparse_attention_split_ref, layer=self.layer, phase=phase, reason="decode step")
-            return sparse_attention_split_ref(q_QHE, candidates_QNE, valid_QN, self.sinks_H, scale, num_splits)
-        events.route(
-            "attention", sparse_attention_ref, layer=self.layer, phase=phase, reason="single queries or picked entries"
+    def _sparse_attention(
+        self, q_QHE: Tensor, candidates_QNE: Tensor, valid_QN: Tensor | None, phase: Phase, record: Record | None
+    ) -> Tensor:
+        return dispatch.sparse_attention(
+            q_QHE,
+            candidates_QNE,
+            valid_QN,
+            self.sinks_H,
+            self.head_dim**-0.5,
+            split_size=SPLIT_SIZE if phase == "decode" else None,
+            requested=self.kernels,
+            record=record,
         )
-        return sparse_attention_ref(q_QHE, candidates_QNE, valid_QN, self.sinks_H, scale)
+
+    def _told(self, reason: str, way: Callable[..., Tensor], phase: Phase) -> Record | None:
+        """Says which way the queries go, and gives what the dispatcher is to tell."""
+        record = events.recorder(layer=self.layer, phase=phase)
+        if record is not None:
+            events.route("attention", way, layer=self.layer, phase=phase, reason=reason)
+        return record
 
     def _project(self, out_BPHE: Tensor) -> Tensor:
         """Heads to groups, each group through its own low-rank matrix, all groups through one."""
-        grouped = out_BPHE.flatten(2).unflatten(-1, (self.num_groups, -1))
-        low_rank = torch.einsum("bpgf,grf->bpgr", grouped, self.o_a_GRF)
-        return F.linear(low_rank.flatten(2), self.o_b)
+        grouped_GNF = out_BPHE.reshape(-1, self.num_groups, self.o_a_GFR.shape[1]).transpose(0, 1)
+        low_rank_NGR = torch.bmm(grouped_GNF, self.o_a_GFR).transpose(0, 1)
+        return F.linear(low_rank_NGR.reshape(*out_BPHE.shape[:2], -1), self.o_b)

@@ -27,6 +27,12 @@ def gather_rows(rows_BND: Tensor, numbers_BPK: Tensor) -> Tensor:
     return rows_BND.reshape(-1, width).index_select(0, flat).view(*numbers_BPK.shape, width)
 
 
+def flat_rows(rows_BND: Tensor, numbers_BPK: Tensor) -> Tensor:
+    """The same numbers as rows of all sequences laid end to end; -1 for numbers below 0."""
+    start_B = torch.arange(len(rows_BND), device=numbers_BPK.device) * rows_BND.shape[1]
+    return torch.where(numbers_BPK < 0, -1, numbers_BPK + start_B[:, None, None])
+
+
 class Rows:
     """Rows [B, N, D] that only ever grow, in a buffer that doubles."""
 
@@ -35,6 +41,8 @@ class Rows:
 
     def append(self, rows_BND: Tensor) -> None:
         needed = self.num_rows + rows_BND.shape[1]
+        if needed == self.num_rows:
+            return
         if needed > self.buffer.shape[1]:
             batch, _, width = self.buffer.shape
             grown = self.buffer.new_zeros(batch, max(needed, 2 * self.buffer.shape[1]), width)

@@ -7,7 +7,7 @@ file fails at the door and by name. Experts that are stored packed can be taken 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from engine.config import ModelConfig, read_config
 from engine.errors import CheckpointError
-from engine.loading.formats import StoredMatrix
+from engine.loading.experts import StoredExperts
 from engine.loading.reader import StoredModel, open_model
 
 DEFAULT_CHECKPOINT = Path(__file__).resolve().parent / "checkpoints" / "sliding-csa"
@@ -29,9 +29,15 @@ class Tensors:
     source: str
     prefix: str = ""
     device: str = "cpu"
+    # Of the activations and of the matrices that multiply them.
+    dtype: torch.dtype = torch.float32
 
     def within(self, prefix: str) -> Tensors:
-        return Tensors(self.by_name, self.source, f"{self.prefix}{prefix}.", self.device)
+        return replace(self, prefix=f"{self.prefix}{prefix}.")
+
+    def matrix(self, name: str, *shape: int) -> Tensor:
+        """The matrix called `name`, as `take`, in the type of the activations that it multiplies."""
+        return self.take(name, *shape, dtype=self.dtype)
 
     def take(self, name: str, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
         """The tensor called `name`, of exactly this shape, as `dtype` on the engine's device."""
@@ -47,10 +53,11 @@ class Tensors:
             )
         return tensor.to(device=self.device, dtype=dtype)
 
-    def take_experts(self, name: str, *shape: int) -> Tensor | StoredMatrix:
-        """The experts called `name`: packed as the checkpoint stores them where that can be kept, else as fp32."""
-        stored = self.by_name.packed(self.prefix + name) if isinstance(self.by_name, StoredModel) else None
-        return self.take(name, *shape) if stored is None else stored.to(self.device)
+    def take_experts(self, name: str, *shape: int) -> Tensor | StoredExperts:
+        """The experts called `name`: those of a checkpoint folder are read when they are asked for."""
+        if isinstance(self.by_name, StoredModel):
+            return self.by_name.experts(self.prefix + name, self.device)
+        return self.take(name, *shape)
 
 
 def load_checkpoint(folder: Path | str, device: str = "cpu") -> tuple[ModelConfig, Tensors]:

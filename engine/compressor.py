@@ -3,7 +3,7 @@
 Contract: entry i pools window i (tokens i*m .. i*m + m - 1), per channel, with softmax over gate + position_bias;
 then RMS norm and rope at the window's FIRST token. With overlap (CSA) the projections are twice as wide: channels
 [:D] are what a window gives to the NEXT entry, [D:] what it gives to its own, and an entry pools 2m slots; before the
-first window those slots have weight 0. A query at position t sees the entries i < (t + 1) // m.
+first window those slots have weight 0. A query at position t sees the entries i < (t + 1) // m. All of it in fp32.
 """
 
 # B sequences, T new tokens, m rate, N windows that close, D entry width, U projection width (D, or 2D with overlap).
@@ -14,12 +14,12 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from engine.checkpoint import Tensors
 from engine.config import ModelConfig
 from engine.norm import rms_norm
-from engine.rope import Rope
+from engine.rope import Rope, rotate
+from kernels.norm_ref import rounded
 
 
 @dataclass(slots=True)
@@ -48,36 +48,40 @@ class Compressor:
     ) -> None:
         projected = 2 * width if overlap else width
         self.rate, self.width, self.overlap, self.rope = rate, width, overlap, rope
-        self.kv_UD = tensors.take("kv_proj.weight", projected, config.hidden_size)
-        self.gate_UD = tensors.take("gate_proj.weight", projected, config.hidden_size)
+        self.projected, self.hidden = projected, config.hidden_size
         self.position_bias_mU = tensors.take("position_bias", rate, projected)
         self.norm_D = tensors.take("kv_norm.weight", width)
         self.norm_eps = config.rms_norm_eps
 
+    def take_projections(self, tensors: Tensors) -> tuple[Tensor, Tensor]:
+        """What makes the kv and the gate of a token; the attention multiplies, with all else that reads the token."""
+        shape = (self.projected, self.hidden)
+        return tensors.matrix("kv_proj.weight", *shape), tensors.matrix("gate_proj.weight", *shape)
+
     def new_state(self, batch: int) -> CompressorState:
-        empty_BTU = self.kv_UD.new_zeros(batch, 0, self.kv_UD.shape[0])
-        zeros_BmD = self.kv_UD.new_zeros(batch, self.rate, self.width)
+        empty_BTU = self.norm_D.new_zeros(batch, 0, self.projected)
+        zeros_BmD = self.norm_D.new_zeros(batch, self.rate, self.width)
         return CompressorState(empty_BTU, empty_BTU, zeros_BmD, zeros_BmD - torch.inf)
 
-    def update(self, x_BTD: Tensor, state: CompressorState) -> Tensor:
-        """Takes in new tokens and returns the entries [B, N, D] that they close."""
-        kv_BTU = torch.cat((state.pending_kv_BTU, F.linear(x_BTD, self.kv_UD)), 1)
-        gate_BTU = torch.cat((state.pending_gate_BTU, F.linear(x_BTD, self.gate_UD)), 1)
+    def update(self, kv_BTU: Tensor, gate_BTU: Tensor, state: CompressorState) -> Tensor:
+        """Takes in the projections of new tokens and returns the entries float32 [B, N, D] that they close."""
+        kv_BTU = torch.cat((state.pending_kv_BTU, rounded(kv_BTU, torch.float32)), 1)
+        gate_BTU = torch.cat((state.pending_gate_BTU, rounded(gate_BTU, torch.float32)), 1)
         num_windows = kv_BTU.shape[1] // self.rate
+        if num_windows == 0:
+            state.pending_kv_BTU, state.pending_gate_BTU = kv_BTU, gate_BTU
+            return kv_BTU.new_empty(kv_BTU.shape[0], 0, self.width)
         closed = num_windows * self.rate
         # Cloned, so that an open window of a few tokens does not keep a whole prefill's projections alive.
         state.pending_kv_BTU, state.pending_gate_BTU = kv_BTU[:, closed:].clone(), gate_BTU[:, closed:].clone()
-        if num_windows == 0:
-            return kv_BTU.new_zeros(kv_BTU.shape[0], 0, self.width)
         kv_BNmD = kv_BTU[:, :closed].unflatten(1, (num_windows, self.rate))
         logit_BNmD = gate_BTU[:, :closed].unflatten(1, (num_windows, self.rate)) + self.position_bias_mU
         if self.overlap:
             kv_BNmD, logit_BNmD = self._with_previous_window(kv_BNmD, logit_BNmD, state)
         pooled_BND = (logit_BNmD.softmax(2) * kv_BNmD).sum(2)
-        first_N = (state.num_entries + torch.arange(num_windows, device=x_BTD.device)) * self.rate
+        first_NF = self.rope.turns(state.num_entries * self.rate, num_windows, self.rate)
         state.num_entries += num_windows
-        normed_BND = rms_norm(pooled_BND, self.norm_D, self.norm_eps)
-        return self.rope.rotate(normed_BND, first_N.expand(normed_BND.shape[:2]))
+        return rotate(rms_norm(pooled_BND, self.norm_D, self.norm_eps), first_NF)
 
     def _with_previous_window(
         self, kv_BNmU: Tensor, logit_BNmU: Tensor, state: CompressorState

@@ -8,7 +8,9 @@ ignored.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+import math
+from collections.abc import Callable
+from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -76,49 +78,10 @@ class ModelConfig:
     max_position_embeddings: int = 1048576
 
     def __post_init__(self) -> None:
-        for name, kinds in (("layer_types", get_args(LayerType)), ("mlp_layer_types", get_args(RouterType))):
-            values = getattr(self, name)
-            if len(values) != self.num_hidden_layers:
-                raise ConfigError(
-                    f"config: {name} has {len(values)} entries, num_hidden_layers is {self.num_hidden_layers}"
-                )
-            for value in values:
-                _expect(value in kinds, name, value, " or ".join(kinds))
-        _expect(
-            self.scoring_func in get_args(ScoringFunc),
-            "scoring_func",
-            self.scoring_func,
-            "sqrtsoftplus, sigmoid or softmax",
-        )
-        _expect(
-            self.num_attention_heads % self.o_groups == 0,
-            "num_attention_heads",
-            self.num_attention_heads,
-            f"a multiple of o_groups ({self.o_groups})",
-        )
-        _expect(self.qk_rope_head_dim % 2 == 0, "qk_rope_head_dim", self.qk_rope_head_dim, "an even number")
-        _expect(
-            self.qk_rope_head_dim <= self.head_dim,
-            "qk_rope_head_dim",
-            self.qk_rope_head_dim,
-            f"at most head_dim ({self.head_dim})",
-        )
-        if CSA in self.layer_types:
-            _expect(
-                self.index_head_dim >= self.qk_rope_head_dim,
-                "index_head_dim",
-                self.index_head_dim,
-                f"at least qk_rope_head_dim ({self.qk_rope_head_dim})",
-            )
-        _expect(self.n_shared_experts == 1, "n_shared_experts", self.n_shared_experts, "1")
-        _expect(
-            0 < self.num_experts_per_tok <= self.n_routed_experts,
-            "num_experts_per_tok",
-            self.num_experts_per_tok,
-            f"between 1 and n_routed_experts ({self.n_routed_experts})",
-        )
-        for name in ("hc_sinkhorn_iters", "sliding_window", "hc_mult"):
-            _expect(getattr(self, name) >= 1, name, getattr(self, name), "at least 1")
+        # Values are compared with each other only where each is of its kind.
+        faults = _faults_of_kind(self) or _faults_of_value(self)
+        if faults:
+            raise ConfigError("config: " + ";\n  ".join(faults))
 
     @classmethod
     def from_dict(cls, raw: dict[str, Any]) -> ModelConfig:
@@ -129,26 +92,30 @@ class ModelConfig:
         """
         _expect(raw.get("model_type", MODEL_TYPE) == MODEL_TYPE, "model_type", raw.get("model_type"), MODEL_TYPE)
         architectures = raw.get("architectures") or [ARCHITECTURE]
-        _expect(ARCHITECTURE in architectures, "architectures", architectures, ARCHITECTURE)
+        _expect(ARCHITECTURE in _list(architectures, "architectures"), "architectures", architectures, ARCHITECTURE)
         if raw.get("num_key_value_heads", 1) != 1:
             raise ConfigError(
                 f"config: num_key_value_heads is {raw['num_key_value_heads']}, this architecture has exactly 1"
             )
-        names = set(cls.__dataclass_fields__)
-        values = {key: value for key, value in raw.items() if key in names}
-        if "qk_rope_head_dim" not in values and "partial_rotary_factor" in raw and "head_dim" in raw:
-            values["qk_rope_head_dim"] = int(raw["head_dim"] * raw["partial_rotary_factor"])
+        values = {key: value for key, value in raw.items() if key in cls.__dataclass_fields__}
+        share, head_dim = raw.get("partial_rotary_factor"), raw.get("head_dim")
+        if "qk_rope_head_dim" not in values and share is not None and head_dim is not None:
+            _expect(_is_positive(share), "partial_rotary_factor", share, "a number above 0")
+            _expect(_is_count(head_dim), "head_dim", head_dim, "a whole number of at least 1")
+            values["qk_rope_head_dim"] = int(head_dim * share)
         for unused in ("n_group", "topk_group"):
             values.pop(unused, None)
+        missing = [field.name for field in fields(cls) if field.default is MISSING and field.name not in values]
+        missing = [name for name in missing if name not in ("layer_types", "mlp_layer_types", "compress_rates")]
+        if missing:
+            raise ConfigError(f"config: missing {', '.join(missing)}")
+        num_layers = raw["num_hidden_layers"]
+        _expect(_is_count(num_layers), "num_hidden_layers", num_layers, "a whole number of at least 1")
         values["layer_types"] = _layer_types(raw)
         values["mlp_layer_types"] = _mlp_layer_types(raw)
-        values["compress_rates"] = dict(raw.get("compress_rates") or {CSA: 4, HCA: 128})
+        values["compress_rates"] = raw.get("compress_rates") or {CSA: 4, HCA: 128}
         values["yarn"] = _yarn(raw)
-        try:
-            return cls(**values)
-        except TypeError as error:
-            missing = [name for name in names if name not in values and name in str(error)]
-            raise ConfigError(f"config: missing {', '.join(sorted(missing)) or error}") from error
+        return cls(**values)
 
     @classmethod
     def from_json(cls, path: Path) -> ModelConfig:
@@ -181,19 +148,88 @@ def read_config(path: Path) -> dict[str, Any]:
 
 def _expect(ok: bool, key: str, value: object, expected: str) -> None:
     if not ok:
-        raise ConfigError(f"config: {key} is {value!r}, expected {expected}")
+        raise ConfigError(f"config: {_fault(key, value, expected)}")
+
+
+def _fault(key: str, value: object, expected: str) -> str:
+    return f"{key} is {value!r}, expected {expected}"
+
+
+def _is_count(value: object) -> bool:
+    return type(value) is int and value >= 1
+
+
+def _is_positive(value: object) -> bool:
+    return isinstance(value, int | float) and type(value) is not bool and math.isfinite(value) and value > 0
+
+
+def _list(value: object, key: str) -> list[Any]:
+    _expect(isinstance(value, list | tuple), key, value, "a list")
+    return list(value)  # type: ignore[call-overload]
+
+
+def _faults_of_kind(config: ModelConfig) -> list[str]:
+    """Every field whose value is not even of the kind that its declaration names."""
+    kinds: dict[str, tuple[Callable[[object], bool], str]] = {
+        "int": (_is_count, "a whole number of at least 1"),
+        "float": (_is_positive, "a number above 0"),
+        "bool": (lambda value: type(value) is bool, "true or false"),
+        "dict[str, int]": (lambda value: isinstance(value, dict), "an object"),
+    }
+    faults = []
+    for field in fields(config):
+        value = getattr(config, field.name)
+        right, expected = kinds.get(str(field.type), (lambda _: True, ""))
+        if not right(value):
+            faults.append(_fault(field.name, value, expected))
+    return faults
+
+
+def _faults_of_value(config: ModelConfig) -> list[str]:
+    """Every value that is outside what the engine computes, or does not fit the others."""
+    faults = []
+    for name, kinds in (("layer_types", get_args(LayerType)), ("mlp_layer_types", get_args(RouterType))):
+        values = getattr(config, name)
+        if len(values) != config.num_hidden_layers:
+            faults.append(f"{name} has {len(values)} entries, num_hidden_layers is {config.num_hidden_layers}")
+        unknown = [value for value in values if value not in kinds]
+        faults += [_fault(name, value, " or ".join(kinds)) for value in dict.fromkeys(map(str, unknown))]
+    faults += [
+        _fault(f"compress_rates[{kind}]", config.compress_rates.get(kind), "a whole number of at least 1")
+        for kind in (CSA, HCA)
+        if kind in config.layer_types and not _is_count(config.compress_rates.get(kind))
+    ]
+    groups, rope, experts = config.o_groups, config.qk_rope_head_dim, config.n_routed_experts
+    checks: list[tuple[bool, str, str]] = [
+        (config.scoring_func in get_args(ScoringFunc), "scoring_func", "sqrtsoftplus, sigmoid or softmax"),
+        (config.num_attention_heads % groups == 0, "num_attention_heads", f"a multiple of o_groups ({groups})"),
+        (rope % 2 == 0, "qk_rope_head_dim", "an even number"),
+        (rope <= config.head_dim, "qk_rope_head_dim", f"at most head_dim ({config.head_dim})"),
+        (
+            CSA not in config.layer_types or config.index_head_dim >= rope,
+            "index_head_dim",
+            f"at least qk_rope_head_dim ({rope})",
+        ),
+        (config.n_shared_experts == 1, "n_shared_experts", "1"),
+        (
+            config.num_experts_per_tok <= experts,
+            "num_experts_per_tok",
+            f"between 1 and n_routed_experts ({experts})",
+        ),
+    ]
+    return faults + [_fault(key, getattr(config, key), expected) for ok, key, expected in checks if not ok]
 
 
 def _layer_types(raw: dict[str, Any]) -> tuple[LayerType, ...]:
     if raw.get("layer_types"):
-        return tuple(raw["layer_types"])
+        return tuple(_list(raw["layer_types"], "layer_types"))
     ratios = raw.get("compress_ratios")
     if not ratios:
         raise ConfigError(
             "config: neither layer_types nor compress_ratios is given", hint="The default of other loaders differs."
         )
     # Released checkpoints carry one more ratio, for the multi-token-prediction block.
-    ratios = ratios[: raw["num_hidden_layers"]]
+    ratios = _list(ratios, "compress_ratios")[: raw["num_hidden_layers"]]
     for ratio in ratios:
         _expect(ratio in _TYPE_OF_RATIO, "compress_ratios", ratio, "0, 4 or 128")
     return tuple(_TYPE_OF_RATIO[ratio] for ratio in ratios)
@@ -201,22 +237,27 @@ def _layer_types(raw: dict[str, Any]) -> tuple[LayerType, ...]:
 
 def _mlp_layer_types(raw: dict[str, Any]) -> tuple[RouterType, ...]:
     if raw.get("mlp_layer_types"):
-        return tuple(raw["mlp_layer_types"])
-    num_layers = raw.get("num_hidden_layers", 0)
+        return tuple(_list(raw["mlp_layer_types"], "mlp_layer_types"))
     num_hash = raw.get("num_hash_layers", 3)
-    return tuple("hash_moe" if layer < num_hash else "moe" for layer in range(num_layers))
+    _expect(type(num_hash) is int, "num_hash_layers", num_hash, "a whole number")
+    return tuple("hash_moe" if layer < num_hash else "moe" for layer in range(raw["num_hidden_layers"]))
 
 
 def _yarn(raw: dict[str, Any]) -> Yarn | None:
     rope = raw.get("rope_parameters") or raw.get("rope_scaling") or {}
+    _expect(isinstance(rope, dict), "rope_parameters", rope, "an object")
     rope = rope.get("compress", rope)
+    _expect(isinstance(rope, dict), "rope_parameters.compress", rope, "an object")
     kind = rope.get("rope_type", rope.get("type", "default"))
     if kind == "default":
         return None
     _expect(kind == "yarn", "rope_parameters.rope_type", kind, "yarn or default")
+    stretch = {"beta_fast": 32.0, "beta_slow": 1.0} | rope
+    for key in ("factor", "original_max_position_embeddings", "beta_fast", "beta_slow"):
+        _expect(_is_positive(stretch.get(key)), f"rope_parameters.{key}", stretch.get(key), "a number above 0")
     return Yarn(
-        factor=float(rope["factor"]),
-        original_max_position_embeddings=int(rope["original_max_position_embeddings"]),
-        beta_fast=float(rope.get("beta_fast", 32.0)),
-        beta_slow=float(rope.get("beta_slow", 1.0)),
+        factor=float(stretch["factor"]),
+        original_max_position_embeddings=int(stretch["original_max_position_embeddings"]),
+        beta_fast=float(stretch["beta_fast"]),
+        beta_slow=float(stretch["beta_slow"]),
     )

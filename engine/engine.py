@@ -9,6 +9,7 @@ results do not depend on where the stretches end. All of it runs without gradien
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -20,6 +21,7 @@ from engine.checkpoint import DEFAULT_CHECKPOINT, Tensors, load_checkpoint
 from engine.config import CSA, ModelConfig
 from engine.errors import InputError
 from engine.model import Model
+from engine.requested import requested_kernels
 from engine.settings import EngineSettings
 
 # Tokens of all sequences in one stretch of a prefill: activations of a few MB stay in the processor's cache.
@@ -36,6 +38,7 @@ class Engine:
         *,
         routed_scaling_factor: float | None = None,
     ) -> None:
+        settings = replace(settings, kernels=requested_kernels(settings.kernels))
         self.config, self.settings = config, settings
         if CSA not in config.layer_types:
             events.emit_once(
@@ -47,7 +50,7 @@ class Engine:
             )
         factor = config.routed_scaling_factor if routed_scaling_factor is None else routed_scaling_factor
         with torch.inference_mode():
-            self.model = Model(tensors, config, settings, factor)
+            self.model = Model(replace(tensors, dtype=settings.dtype), config, settings, factor)
 
     @classmethod
     def load(
@@ -92,7 +95,8 @@ class Engine:
         self._check_length(num_tokens)
         asked_BP = self._checked_positions([num_tokens - 1] if logits_at is None else logits_at, batch, num_tokens)
         cache = self.model.new_cache(batch)
-        logits_BPV = self.model.head_VD.new_zeros(batch, asked_BP.shape[1], self.config.vocab_size)
+        shape = (batch, asked_BP.shape[1], self.config.vocab_size)
+        logits_BPV = torch.zeros(shape, device=self.settings.device)
         stretch = max(1, STRETCH_TOKENS // max(batch, 1))
         for start in range(0, num_tokens, stretch):
             ids = ids_BT[:, start : start + stretch]
@@ -133,13 +137,17 @@ class Engine:
         return w13[: mlp.shard.num_local], w2[: mlp.shard.num_local]
 
     def _checked_ids(self, ids: Tensor, num_axes: int) -> Tensor:
-        ids = torch.as_tensor(ids, dtype=torch.int64, device=self.settings.device)
+        ids = torch.as_tensor(ids)
         if ids.ndim != num_axes or ids.numel() == 0:
             raise InputError(f"token ids of shape {tuple(ids.shape)}, expected {num_axes} axes and at least one token")
-        low, high = int(ids.min()), int(ids.max())
+        if ids.is_floating_point() or ids.dtype == torch.bool:
+            raise InputError(f"token ids of {ids.dtype}, expected integers")
+        # Looked at where they lie, and only then moved: ids on the CPU cost no wait for a GPU.
+        ids = ids.long()
+        low, high = map(int, ids.aminmax())
         if low < 0 or high >= self.config.vocab_size:
             raise InputError(f"token ids from {low} to {high}, expected 0 to {self.config.vocab_size - 1}")
-        return ids
+        return ids.to(self.settings.device)
 
     def _check_length(self, num_tokens: int) -> None:
         if num_tokens > self.config.max_position_embeddings:

@@ -12,7 +12,8 @@ import json
 import math
 import os
 from collections.abc import Callable, Hashable
-from functools import cache
+from dataclasses import asdict
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -71,7 +72,8 @@ def route(
 
 
 def choice(choice: Choice, *, layer: int, phase: Phase) -> None:
-    """Passes on what the dispatcher of the kernels picked, as a route."""
+    """Passes on what the dispatcher of the kernels picked, as a route, with the kernels that it launched."""
+    launched = {"kernels": [asdict(launch) for launch in choice.launches]} if choice.launches else {}
     emit_once(
         (choice.op, layer, phase, choice.implementation),
         "route",
@@ -83,7 +85,13 @@ def choice(choice: Choice, *, layer: int, phase: Phase) -> None:
         line=choice.line,
         reason=choice.reason,
         requested=choice.requested,
+        **launched,
     )
+
+
+def recorder(*, layer: int, phase: Phase) -> Callable[[Choice], None] | None:
+    """What the dispatcher of the kernels is handed, so that its picks become routes; None where nobody listens."""
+    return partial(choice, layer=layer, phase=phase) if enabled() else None
 
 
 def constant(

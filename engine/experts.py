@@ -11,8 +11,9 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from engine import events
 from engine.events import Phase
-from engine.loading.formats import StoredMatrix
+from engine.loading.experts import StoredExperts
 from engine.methods import METHODS, MoEMethod
 from engine.runners import MoeRunnerConfig
 from engine.runners.selection import select_runner
@@ -32,8 +33,8 @@ def fuses_routed_scaling_factor_in_topk(method: str, runner: str) -> bool:
 class FusedMoE:
     def __init__(
         self,
-        w13_E2ID: Tensor | StoredMatrix,
-        w2_EDI: Tensor | StoredMatrix,
+        w13_E2ID: Tensor | StoredExperts,
+        w2_EDI: Tensor | StoredExperts,
         settings: EngineSettings,
         *,
         layer: int,
@@ -62,8 +63,23 @@ class FusedMoE:
             num_fused_shared_experts=int(fused_shared_expert is not None),
             reason=selected.reason,
             requested=selected.requested,
+            dtype=settings.dtype,
+            kernels=settings.kernels,
         )
         self.runner = self.method.create_moe_runner(self)
+        kept = self.runner.kept
+        # Repacked weights take the place of the packed ones: a layer is not held twice.
+        self.repacked = kept if kept is not None and kept.hopper is not None else None
+        if self.repacked is not None:
+            self.w13, self.w2 = self.w13.shapes(), self.w2.shapes()
+        if self.w13.input_scale is not None and not self.runner.quantises_activations:
+            events.emit_once(
+                ("input_scale", layer, self.runner_name),
+                "ignored",
+                setting="input_scale",
+                where=f"engine/experts.py, layer {layer}",
+                reason=f"the runner {self.runner_name} does not round activations",
+            )
 
     @property
     def leaves_factor_to_epilogue(self) -> bool:
@@ -79,4 +95,6 @@ class FusedMoE:
 
     def dequantised(self) -> tuple[Tensor, Tensor]:
         """fp32 w13 [E, 2I, D], gate rows first, and w2 [E, D, I], from the packed storage; a fused one comes last."""
+        if self.repacked is not None:
+            return self.repacked.numbers()
         return self.method.decode(self.w13), self.method.decode(self.w2)

@@ -6,8 +6,9 @@
 Contract: only the routed experts change: `weight` (two e2m1 codes a byte), `weight_scale` (e4m3, linear order) and
 `weight_scale_2` (fp32, multiplies; gate and up share one). Experts that are stored in NVFP4 already are passed on byte
 for byte. With `--linears fp8` the matrices that DeepSeek releases in FP8 become e4m3 with e8m0 block scales, and the
-config is the hybrid one: `quant_method` says fp8, `moe_quant_algo` says NVFP4. No `input_scale` is written: that takes
-a calibration run, and readers that quantise activations must scale them dynamically.
+config is the hybrid one: `quant_method` says fp8, `moe_quant_algo` says NVFP4. `input_scale` is passed on where the
+source has one for NVFP4. Others get none: that takes a calibration run, and readers that quantise activations must
+scale them dynamically.
 Source: NVIDIA/Model-Optimizer examples/deepseek/deepseek_v4/quantize_to_nvfp4.py (names and metadata).
 """
 
@@ -30,9 +31,10 @@ from engine.checkpoint import Tensors, load_checkpoint
 from engine.config import ModelConfig, read_config
 from engine.errors import CheckpointError, EngineError
 from engine.loading.expected import INTEGER_SUFFIX, expected_tensors
+from engine.loading.experts import StoredExperts
 from engine.loading.files import INDEX
-from engine.loading.formats import StoredMatrix
 from engine.loading.names import EXPERT_PROJECTIONS, original_name
+from engine.methods import METHODS
 from kernels import fp8_block_ref, nvfp4_ref
 
 Linears = Literal["keep", "fp8"]
@@ -76,7 +78,7 @@ def _tensors(config: ModelConfig, tensors: Tensors, linears: Linears) -> Iterato
     for name, shape in expected_tensors(config).items():
         original = original_name(name)
         if ".experts." in name:
-            yield from _experts(original, tensors.take_experts(name, *shape), config)
+            yield from _experts(original, tensors.take_experts(name, *shape))
         elif name.endswith(INTEGER_SUFFIX):
             yield original, tensors.take(name, *shape, dtype=torch.int64).int()
         elif linears == "fp8" and name.endswith(_FP8_LINEARS):
@@ -87,27 +89,22 @@ def _tensors(config: ModelConfig, tensors: Tensors, linears: Linears) -> Iterato
             yield original, tensors.take(name, *shape)
 
 
-def _experts(name: str, weights: Tensor | StoredMatrix, config: ModelConfig) -> Iterator[tuple[str, Tensor]]:
+def _experts(name: str, weights: Tensor | StoredExperts) -> Iterator[tuple[str, Tensor]]:
     """The tensors of one fused projection, expert by expert."""
     prefix, fused = name.rsplit(".", 1)
-    packed = _nvfp4(weights)
+    halves = ("down_proj",) if fused == "down_proj" else ("gate_proj", "up_proj")
+    packed = METHODS["nvfp4"]().load(weights, layer=int(name.split(".")[1]))
     assert packed.block_scale is not None
     assert packed.global_scale is not None
-    halves = ("down_proj",) if fused == "down_proj" else ("gate_proj", "up_proj")
     rows = packed.codes.shape[1] // len(halves)
-    for expert in range(config.n_routed_experts):
+    for expert in range(len(packed.codes)):
         for half, projection in enumerate(halves):
             stem, own = f"{prefix}.{expert}.{EXPERT_PROJECTIONS[projection]}", slice(half * rows, (half + 1) * rows)
             yield f"{stem}.weight", packed.codes[expert, own].clone()
             yield f"{stem}.weight_scale", packed.block_scale[expert, own].clone()
             yield f"{stem}.weight_scale_2", packed.global_scale[expert].clone()
-
-
-def _nvfp4(weights: Tensor | StoredMatrix) -> StoredMatrix:
-    kept = weights.stored_as("nvfp4") if isinstance(weights, StoredMatrix) else None
-    if kept is not None:
-        return kept
-    return StoredMatrix("nvfp4", *nvfp4_ref.encode(weights.decode() if isinstance(weights, StoredMatrix) else weights))
+            if isinstance(weights, StoredExperts) and (calibrated := weights.input_scale_of(expert, half)) is not None:
+                yield f"{stem}.input_scale", calibrated
 
 
 def fp8_with_power_scales(w_NK: Tensor) -> tuple[Tensor, Tensor]:

@@ -10,6 +10,7 @@ Live when: a CSA layer's query sees more than `index_topk` entries.
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -19,31 +20,53 @@ from engine.compressor import Compressor
 from engine.config import ModelConfig
 from engine.events import Phase
 from engine.pages import PagedKeys
-from engine.rope import Rope
+from engine.requested import without_kernel
+from engine.rope import Rope, rotate
+from engine.settings import Kernels
 from kernels import dispatch
-from kernels.index_page_ref import select_ref
 
 
 class Indexer:
-    def __init__(self, tensors: Tensors, config: ModelConfig, *, rate: int, rope: Rope, layer: int) -> None:
+    def __init__(
+        self, tensors: Tensors, config: ModelConfig, *, rate: int, rope: Rope, layer: int, kernels: Kernels
+    ) -> None:
         self.num_heads, self.head_dim = config.index_n_heads, config.index_head_dim
-        self.topk, self.rope, self.layer = config.index_topk, rope, layer
-        self.q_b = tensors.take("q_b_proj.weight", self.num_heads * self.head_dim, config.q_lora_rank)
-        self.weights_HD = tensors.take("scorer.weights_proj.weight", self.num_heads, config.hidden_size)
+        self.topk, self.layer, self.kernels = config.index_topk, layer, kernels
+        self.q_b = tensors.matrix("q_b_proj.weight", self.num_heads * self.head_dim, config.q_lora_rank)
+        self.weights_HD = tensors.matrix("scorer.weights_proj.weight", self.num_heads, config.hidden_size)
         self.compressor = Compressor(tensors, config, rate=rate, width=self.head_dim, overlap=True, rope=rope)
 
     def pick(
-        self, q_lora_BPQ: Tensor, x_BPD: Tensor, positions_BP: Tensor, visible_BP: Tensor, keys: PagedKeys, phase: Phase
+        self,
+        q_lora_BPQ: Tensor,
+        x_BPD: Tensor,
+        turns_BP1F: Tensor,
+        visible_BP: Tensor | None,
+        keys: PagedKeys,
+        phase: Phase,
     ) -> Tensor:
-        """The picked entries int64 [B, P, K] of every query; -1 where a query sees fewer."""
+        """The picked entries int64 [B, P, K] of every query; -1 where a query sees fewer.
+
+        Args:
+            turns_BP1F: the rope's, at the positions of the queries.
+            visible_BP: how many entries each query sees, None where all see all of them.
+        """
         heads_BPHD = F.linear(q_lora_BPQ, self.q_b).unflatten(-1, (self.num_heads, self.head_dim))
+        record = events.recorder(layer=self.layer, phase=phase)
         scores_BPC = dispatch.index_scores(
-            self.rope.rotate(heads_BPHD, positions_BP),
+            rotate(heads_BPHD, turns_BP1F),
             keys.pool.pages,
             keys.block_table_BP,
             keys.num_keys,
-            F.linear(x_BPD, self.weights_HD) * self.num_heads**-0.5,
+            F.linear(x_BPD, self.weights_HD).float() * self.num_heads**-0.5,
             self.head_dim**-0.5,
-            record=lambda choice: events.choice(choice, layer=self.layer, phase=phase),
+            requested=self._requested(keys),
+            record=record,
         )
-        return select_ref(scores_BPC, visible_BP, self.topk)
+        return dispatch.index_select(scores_BPC, visible_BP, self.topk, requested=self.kernels, record=record)
+
+    def _requested(self, keys: PagedKeys) -> Kernels:
+        """What to ask for the scores: index keys in fp32 have no kernel."""
+        if keys.pool.dtype != torch.float32:
+            return self.kernels
+        return without_kernel(self.kernels, "index_scores", self.layer, "index_keys is fp32")

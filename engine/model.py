@@ -9,10 +9,13 @@ consumed changes.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from engine import events
 from engine.attention import Attention
 from engine.cache import Cache, LayerCache
 from engine.checkpoint import Tensors
@@ -21,6 +24,7 @@ from engine.events import Phase
 from engine.hyper import HyperConnection, HyperHead
 from engine.moe import MoE
 from engine.norm import rms_norm
+from engine.rope import Rope, make_ropes
 from engine.settings import EngineSettings
 
 INDEX_DTYPES = {"fp8": torch.float8_e4m3fn, "bf16": torch.bfloat16, "fp32": torch.float32}
@@ -28,13 +32,21 @@ INDEX_DTYPES = {"fp8": torch.float8_e4m3fn, "bf16": torch.bfloat16, "fp32": torc
 
 class Layer:
     def __init__(
-        self, tensors: Tensors, config: ModelConfig, settings: EngineSettings, layer: int, routed_scaling_factor: float
+        self,
+        tensors: Tensors,
+        config: ModelConfig,
+        settings: EngineSettings,
+        layer: int,
+        routed_scaling_factor: float,
+        ropes: Mapping[str, Rope],
     ) -> None:
-        self.attn_hc = HyperConnection(tensors.within("attn_hc"), config)
-        self.ffn_hc = HyperConnection(tensors.within("ffn_hc"), config)
+        self.layer = layer
+        self.attn_hc = HyperConnection(tensors.within("attn_hc"), config, settings.kernels)
+        self.ffn_hc = HyperConnection(tensors.within("ffn_hc"), config, settings.kernels)
         self.input_norm = tensors.take("input_layernorm.weight", config.hidden_size)
         self.post_attention_norm = tensors.take("post_attention_layernorm.weight", config.hidden_size)
-        self.self_attn = Attention(tensors.within("self_attn"), config, layer, INDEX_DTYPES[settings.index_keys])
+        index_dtype = INDEX_DTYPES[settings.index_keys]
+        self.self_attn = Attention(tensors.within("self_attn"), config, layer, index_dtype, ropes, settings.kernels)
         self.mlp = MoE(tensors.within("mlp"), config, settings, layer, routed_scaling_factor)
         self.norm_eps = config.rms_norm_eps
 
@@ -48,17 +60,18 @@ class Layer:
         queries_BP: Tensor | None,
     ) -> Tensor:
         """The streams after this layer, at the query positions only."""
-        z_BTM = self.attn_hc.premix(streams_BTSD)
-        x_BTD = rms_norm(self.attn_hc.read(streams_BTSD, z_BTM), self.input_norm, self.norm_eps)
+        record = events.recorder(layer=self.layer, phase=phase)
+        z_BTM = self.attn_hc.premix(streams_BTSD, record)
+        x_BTD = rms_norm(self.attn_hc.read(streams_BTSD, z_BTM, record), self.input_norm, self.norm_eps)
         output = self.self_attn.forward(x_BTD, cache, start, phase, queries_BP)
         if queries_BP is not None:
             streams_BTSD, z_BTM, ids_BT = (_at(t, queries_BP) for t in (streams_BTSD, z_BTM, ids_BT))
-        streams_BTSD = self.attn_hc.write(streams_BTSD, output, z_BTM)
+        streams_BTSD = self.attn_hc.write(streams_BTSD, output, z_BTM, record)
 
-        z_BTM = self.ffn_hc.premix(streams_BTSD)
-        x_BTD = rms_norm(self.ffn_hc.read(streams_BTSD, z_BTM), self.post_attention_norm, self.norm_eps)
+        z_BTM = self.ffn_hc.premix(streams_BTSD, record)
+        x_BTD = rms_norm(self.ffn_hc.read(streams_BTSD, z_BTM, record), self.post_attention_norm, self.norm_eps)
         output = self.mlp.forward(x_BTD.flatten(0, 1), ids_BT.flatten(), phase).view_as(x_BTD)
-        return self.ffn_hc.write(streams_BTSD, output, z_BTM)
+        return self.ffn_hc.write(streams_BTSD, output, z_BTM, record)
 
 
 class Model:
@@ -67,27 +80,36 @@ class Model:
     ) -> None:
         inner = tensors.within("model")
         self.config = config
-        self.embedding_VD = inner.take("embed_tokens.weight", config.vocab_size, config.hidden_size)
+        self.embedding_VD = inner.matrix("embed_tokens.weight", config.vocab_size, config.hidden_size)
+        ropes = make_ropes(config, tensors.device)
         self.layers = [
-            Layer(inner.within(f"layers.{layer}"), config, settings, layer, routed_scaling_factor)
+            Layer(inner.within(f"layers.{layer}"), config, settings, layer, routed_scaling_factor, ropes)
             for layer in range(config.num_hidden_layers)
         ]
-        self.hc_head = HyperHead(inner.within("hc_head"), config)
+        self.hc_head = HyperHead(inner.within("hc_head"), config, settings.kernels)
         self.norm = inner.take("norm.weight", config.hidden_size)
-        self.head_VD = tensors.take("lm_head.weight", config.vocab_size, config.hidden_size)
+        self.head_VD = tensors.matrix("lm_head.weight", config.vocab_size, config.hidden_size)
 
     def new_cache(self, batch: int) -> Cache:
         return Cache(batch, [layer.self_attn.new_cache(batch) for layer in self.layers])
 
     def forward(self, ids_BT: Tensor, cache: Cache, phase: Phase, queries_BP: Tensor | None) -> Tensor:
-        """Takes in T tokens of every sequence; logits [B, P, V] at the asked ones of them, None for all."""
-        streams_BTSD = self.embedding_VD[ids_BT][:, :, None].expand(-1, -1, self.config.hc_mult, -1)
+        """Takes in T tokens of every sequence; logits float32 [B, P, V] at the asked ones of them, None for all."""
+        streams_BTSD = self.streams_of(ids_BT)
         for layer, layer_cache in zip(self.layers[:-1], cache.layers[:-1], strict=True):
             streams_BTSD = layer.forward(streams_BTSD, ids_BT, layer_cache, cache.length, phase, None)
         streams_BPSD = self.layers[-1].forward(streams_BTSD, ids_BT, cache.layers[-1], cache.length, phase, queries_BP)
         cache.length += ids_BT.shape[1]
-        hidden_BPD = rms_norm(self.hc_head.read(streams_BPSD), self.norm, self.config.rms_norm_eps)
-        return F.linear(hidden_BPD, self.head_VD)
+        return self.logits_of(streams_BPSD, phase)
+
+    def streams_of(self, ids_BT: Tensor) -> Tensor:
+        """The streams [B, T, S, D] that the first layer reads: equal ones."""
+        return F.embedding(ids_BT, self.embedding_VD)[:, :, None].expand(-1, -1, self.config.hc_mult, -1).contiguous()
+
+    def logits_of(self, streams_BPSD: Tensor, phase: Phase) -> Tensor:
+        """Logits float32 [B, P, V] of what the last layer wrote; routes call the last mix one more layer."""
+        hidden_BPD = self.hc_head.read(streams_BPSD, events.recorder(layer=len(self.layers), phase=phase))
+        return F.linear(rms_norm(hidden_BPD, self.norm, self.config.rms_norm_eps), self.head_VD).float()
 
 
 def _at(rows: Tensor, queries_BP: Tensor) -> Tensor:

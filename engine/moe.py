@@ -19,11 +19,12 @@ from engine.config import ModelConfig
 from engine.errors import ConfigError
 from engine.events import Phase
 from engine.experts import FusedMoE
-from engine.loading.formats import StoredMatrix
+from engine.loading.experts import StoredExperts
 from engine.parallel.experts import ExpertShard
 from engine.settings import EngineSettings
 from engine.topk import Bypassed, HashTopK, StandardTopK, TopKOutput, with_shared_expert
 from kernels.experts_ref import swiglu_ref
+from kernels.norm_ref import rounded
 
 
 class MoE:
@@ -32,14 +33,15 @@ class MoE:
     ) -> None:
         hidden, width, num_experts = config.hidden_size, config.moe_intermediate_size, config.n_routed_experts
         self.layer, self.routed_scaling_factor, self.swiglu_limit = layer, routed_scaling_factor, config.swiglu_limit
+        self.kernels = settings.kernels
         self.shard = ExpertShard(
             rank=settings.expert_parallel_rank, size=settings.expert_parallel_size, num_experts=num_experts
         )
         shared = tensors.within("shared_experts")
         self.shared_w13 = torch.cat(
-            (shared.take("gate_proj.weight", width, hidden), shared.take("up_proj.weight", width, hidden))
+            (shared.matrix("gate_proj.weight", width, hidden), shared.matrix("up_proj.weight", width, hidden))
         )
-        self.shared_w2 = shared.take("down_proj.weight", hidden, width)
+        self.shared_w2 = shared.matrix("down_proj.weight", hidden, width)
         w13 = self.shard.take(tensors.take_experts("experts.gate_up_proj", num_experts, 2 * width, hidden))
         w2 = self.shard.take(tensors.take_experts("experts.down_proj", num_experts, hidden, width))
         self.fuses_shared_expert = settings.fuse_shared_expert
@@ -51,7 +53,7 @@ class MoE:
         self.topk = self._router(tensors.within("gate"), config)
         self.bypasses_topk = self._bypasses_topk(settings)
 
-    def _experts(self, w13: Tensor | StoredMatrix, w2: Tensor | StoredMatrix, settings: EngineSettings) -> FusedMoE:
+    def _experts(self, w13: Tensor | StoredExperts, w2: Tensor | StoredExperts, settings: EngineSettings) -> FusedMoE:
         if self.fuses_shared_expert and self.routed_scaling_factor == 0:
             raise ConfigError("settings: fuse_shared_expert with routed_scaling_factor 0, which cannot be undone")
         return FusedMoE(
@@ -76,6 +78,7 @@ class MoE:
                 layer=self.layer,
                 routed_scaling_factor=self.routed_scaling_factor,
                 apply_routed_scaling_factor_on_output=fuse,
+                kernels=self.kernels,
             )
         return StandardTopK(
             config,
@@ -86,6 +89,7 @@ class MoE:
             apply_routed_scaling_factor_on_output=fuse,
             num_groups=config.n_group,
             topk_groups=config.topk_group,
+            kernels=self.kernels,
         )
 
     def _bypasses_topk(self, settings: EngineSettings) -> bool:
@@ -132,4 +136,5 @@ class MoE:
         return with_shared_expert(picked, self.shard.num_local, weight)
 
     def shared(self, x_TD: Tensor) -> Tensor:
-        return F.linear(swiglu_ref(F.linear(x_TD, self.shared_w13), self.swiglu_limit), self.shared_w2)
+        hidden_TI = swiglu_ref(rounded(F.linear(x_TD, self.shared_w13), torch.float32), self.swiglu_limit)
+        return F.linear(rounded(hidden_TI, x_TD.dtype), self.shared_w2)

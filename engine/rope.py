@@ -1,10 +1,11 @@
 """Rotary position embedding on the LAST r channels, in interleaved pairs (2i, 2i + 1), in fp32.
 
-Contract: (a, b) -> (a cos - b sin, b cos + a sin) with angle position * frequency_i. The main rope uses theta as it
-is; the compress rope stretches its low frequencies with YaRN, without touching amplitude or softmax scale.
+Contract: (a, b) -> (a cos - b sin, b cos + a sin) with angle position * frequency_i, computed as the product of a + i b
+and the turn cos + i sin. The main rope uses theta as it is; the compress rope stretches its low frequencies with YaRN,
+without touching amplitude or softmax scale.
 """
 
-# B sequences, T tokens, R rotary channels, F = R / 2 frequencies.
+# T positions, R rotary channels, F = R / 2 frequencies.
 
 from __future__ import annotations
 
@@ -13,33 +14,53 @@ import math
 import torch
 from torch import Tensor
 
-from engine.config import Yarn
+from engine.config import CSA, HCA, SLIDING, ModelConfig, Yarn
 
 
 class Rope:
+    """The turns of one kind of rope, kept from position 0 on in a table that doubles when a position is beyond it."""
+
     def __init__(self, theta: float, num_channels: int, yarn: Yarn | None = None, device: str = "cpu") -> None:
         exponent_F = torch.arange(0, num_channels, 2, dtype=torch.float32, device=device) / num_channels
         self.frequency_F = 1.0 / theta**exponent_F
         if yarn is not None:
             self.frequency_F = _stretch(self.frequency_F, theta, num_channels, yarn)
+        self._table_TF = self._turns(0)
 
-    def rotate(self, x: Tensor, positions: Tensor, *, inverse: bool = False) -> Tensor:
-        """Rotates the last channels of x by its positions.
+    def turns(self, start: int, num_positions: int, step: int = 1) -> Tensor:
+        """cos + i sin, complex64 [T, F], of the positions start, start + step, and so on."""
+        end = start + num_positions * step
+        if end > len(self._table_TF):
+            self._table_TF = self._turns(max(end, 2 * len(self._table_TF)))
+        return self._table_TF[start:end:step]
 
-        Args:
-            x: [..., channels]; `positions` is broadcast over the axes of x before the last, and may lack heads.
-            positions: integers; its axes are the leading axes of x. Remaining axes (heads) share the position.
-            inverse: rotates back.
-        """
-        num_channels = 2 * self.frequency_F.shape[0]
-        angle = positions[..., None].float() * self.frequency_F
-        angle = angle.view(*positions.shape, *(1,) * (x.ndim - positions.ndim - 1), -1)
-        cos, sin = angle.cos(), angle.sin()
-        if inverse:
-            sin = -sin
-        even, odd = x[..., -num_channels::2], x[..., 1 - num_channels :: 2]
-        rotated = torch.stack((even * cos - odd * sin, odd * cos + even * sin), -1).flatten(-2)
-        return torch.cat((x[..., :-num_channels], rotated), -1)
+    def _turns(self, num_positions: int) -> Tensor:
+        position_T = torch.arange(num_positions, dtype=torch.float32, device=self.frequency_F.device)
+        angle_TF = position_T[:, None] * self.frequency_F
+        return torch.complex(angle_TF.cos(), angle_TF.sin())
+
+
+def rotate(x: Tensor, turns: Tensor) -> Tensor:
+    """Rotates the last channels of x in place, in fp32, and returns it.
+
+    Args:
+        x: [..., channels], float32 or bfloat16.
+        turns: complex64 [..., F], broadcast over the axes of x before the last; conjugate, they rotate back.
+    """
+    num_pairs = turns.shape[-1]
+    pairs = x[..., -2 * num_pairs :].view(*x.shape[:-1], num_pairs, 2)
+    if x.dtype == torch.float32:
+        torch.view_as_complex(pairs).mul_(turns)
+    else:
+        pairs.copy_(torch.view_as_real(torch.view_as_complex(pairs.float()) * turns))
+    return x
+
+
+def make_ropes(config: ModelConfig, device: str) -> dict[str, Rope]:
+    """The rope of every kind of layer; layers that compress share one, and so do the others."""
+    main = Rope(config.rope_theta, config.qk_rope_head_dim, device=device)
+    compress = Rope(config.compress_rope_theta, config.qk_rope_head_dim, config.yarn, device)
+    return {kind: main if kind == SLIDING else compress for kind in (SLIDING, CSA, HCA)}
 
 
 def _stretch(frequency_F: Tensor, theta: float, num_channels: int, yarn: Yarn) -> Tensor:

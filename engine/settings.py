@@ -12,6 +12,8 @@ from engine.errors import ConfigError
 ExpertQuant = Literal["nvfp4", "fp8", "modelopt_fp8", "mxfp4", "compressed_tensors_nvfp4", "none"]
 RunnerName = Literal["auto", "reference", "triton", "marlin", "cutlass", "trtllm"]
 IndexKeys = Literal["fp8", "bf16", "fp32"]
+Kernels = Literal["auto", "reference", "triton"]
+DTYPES = (torch.float32, torch.bfloat16)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,22 +40,28 @@ class EngineSettings:
     # (which no deployment uses: it is there to compare with other implementations to the last digits).
     index_keys: IndexKeys = "fp8"
 
-    # Where the activations live, and their type.
+    # Where the activations live, and the type of the activations, the streams, the caches and the matrices beside the
+    # routed experts. Norms, rope, softmax, router scores and mixing numbers are fp32 in either.
     device: str = "cpu"
     dtype: torch.dtype = torch.float32
+
+    # Who computes an op that has a Triton kernel: "auto" goes by the environment (ENGINE_KERNELS), then takes the
+    # kernel where it runs on the device and the reference elsewhere.
+    kernels: Kernels = "auto"
 
     def __post_init__(self) -> None:
         for name, choices in (
             ("expert_quant", get_args(ExpertQuant)),
             ("runner", get_args(RunnerName)),
             ("index_keys", get_args(IndexKeys)),
+            ("dtype", DTYPES),
+            ("kernels", get_args(Kernels)),
         ):
             if getattr(self, name) not in choices:
-                raise ConfigError(f"settings: {name} is {getattr(self, name)!r}, expected one of {', '.join(choices)}")
+                expected = ", ".join(map(str, choices))
+                raise ConfigError(f"settings: {name} is {getattr(self, name)!r}, expected one of {expected}")
         if not 0 <= self.expert_parallel_rank < self.expert_parallel_size:
             raise ConfigError(
                 f"settings: expert_parallel_rank is {self.expert_parallel_rank}, "
                 f"expected 0 to {self.expert_parallel_size - 1} (expert_parallel_size is {self.expert_parallel_size})"
             )
-        if self.dtype != torch.float32:
-            raise ConfigError(f"settings: dtype is {self.dtype}, this version computes activations in torch.float32")

@@ -4,17 +4,17 @@ Contract: w = s[picks] / (sum s[picks] + 1e-20), times routed_scaling_factor onl
 `apply_routed_scaling_factor_on_output` says that the experts want it in the weights; then nobody after the router may
 multiply again. `HashTopK` takes the picks from a table of token ids, `StandardTopK` takes the best of s + correction
 bias, out of the best groups of experts where there are groups.
+Logits, scores and weights are fp32.
 Live when: HashTopK in `hash_moe` layers, StandardTopK in `moe` layers.
 """
 
-# T tokens, D model dim, E experts, K experts per token, G groups, V vocabulary.
+# T tokens, D model dim, E experts, K experts per token, V vocabulary.
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import NamedTuple
 
-import torch
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -22,7 +22,9 @@ from engine import events
 from engine.config import ModelConfig
 from engine.errors import ConfigError
 from engine.events import Phase
-from kernels.route_ref import hash_route_ref, route_ref, score_ref
+from engine.settings import Kernels
+from kernels import dispatch
+from kernels.dispatch import Record
 
 
 class TopKOutput(NamedTuple):
@@ -47,17 +49,25 @@ class HashTopK:
         layer: int,
         routed_scaling_factor: float,
         apply_routed_scaling_factor_on_output: bool,
+        kernels: Kernels = "auto",
     ) -> None:
-        self.gate_ED, self.tid2eid_VK, self.layer = gate_ED, tid2eid_VK, layer
+        self.gate_ED, self.tid2eid_VK, self.layer, self.kernels = gate_ED, tid2eid_VK, layer, kernels
         self.scoring_func, self.renormalise = config.scoring_func, config.norm_topk_prob
         self.routed_scaling_factor = routed_scaling_factor
         self.apply_routed_scaling_factor_on_output = apply_routed_scaling_factor_on_output
 
     def forward(self, x_TD: Tensor, ids_T: Tensor, phase: Phase) -> TopKOutput:
-        events.route("topk", HashTopK.forward, layer=self.layer, phase=phase, reason="hash_moe layer")
-        topk_ids_TK = self.tid2eid_VK[ids_T]
-        weights_TK = hash_route_ref(
-            F.linear(x_TD, self.gate_ED), topk_ids_TK, scoring=self.scoring_func, renormalise=self.renormalise
+        record = events.recorder(layer=self.layer, phase=phase)
+        if record is not None:
+            events.route("topk", HashTopK.forward, layer=self.layer, phase=phase, reason="hash_moe layer")
+        weights_TK, topk_ids_TK = dispatch.table_route(
+            F.linear(x_TD.float(), self.gate_ED),
+            ids_T,
+            self.tid2eid_VK,
+            scoring=self.scoring_func,
+            renormalise=self.renormalise,
+            requested=self.kernels,
+            record=record,
         )
         if self.apply_routed_scaling_factor_on_output:
             weights_TK = weights_TK * self.routed_scaling_factor
@@ -77,6 +87,7 @@ class StandardTopK:
         apply_routed_scaling_factor_on_output: bool,
         num_groups: int = 1,
         topk_groups: int = 1,
+        kernels: Kernels = "auto",
     ) -> None:
         if len(gate_ED) % num_groups or not 0 < topk_groups <= num_groups:
             raise ConfigError(
@@ -84,43 +95,37 @@ class StandardTopK:
                 "expected equal groups and at most all of them"
             )
         self.num_groups, self.topk_groups = num_groups, topk_groups
-        self.gate_ED, self.correction_bias_E, self.layer = gate_ED, correction_bias_E, layer
+        self.gate_ED, self.correction_bias_E, self.layer, self.kernels = gate_ED, correction_bias_E, layer, kernels
         self.topk = config.num_experts_per_tok
         self.scoring_func, self.renormalise = config.scoring_func, config.norm_topk_prob
         self.routed_scaling_factor = routed_scaling_factor
         self.apply_routed_scaling_factor_on_output = apply_routed_scaling_factor_on_output
 
     def forward(self, x_TD: Tensor, ids_T: Tensor, phase: Phase) -> TopKOutput:
-        events.route("topk", StandardTopK.forward, layer=self.layer, phase=phase, reason="moe layer")
-        topk_ids_TK, weights_TK = self.select(x_TD)
+        record = events.recorder(layer=self.layer, phase=phase)
+        if record is not None:
+            events.route("topk", StandardTopK.forward, layer=self.layer, phase=phase, reason="moe layer")
+        topk_ids_TK, weights_TK = self.select(x_TD, record)
 
         if self.apply_routed_scaling_factor_on_output:
             weights_TK = weights_TK * self.routed_scaling_factor
             events.constant(self.routed_scaling_factor, site="topk", layer=self.layer, phase=phase)
         return TopKOutput(topk_ids_TK, weights_TK)
 
-    def select(self, x_TD: Tensor) -> TopKOutput:
+    def select(self, x_TD: Tensor, record: Record | None = None) -> TopKOutput:
         """The picks and their weights before any factor."""
-        logits_TE = F.linear(x_TD, self.gate_ED)
-        weights_TK, topk_ids_TK = route_ref(
-            logits_TE,
+        weights_TK, topk_ids_TK = dispatch.route(
+            F.linear(x_TD.float(), self.gate_ED),
             self.topk,
-            bias_E=self._choice_bias(logits_TE),
+            bias_E=self.correction_bias_E,
             scoring=self.scoring_func,
             renormalise=self.renormalise,
+            num_groups=self.num_groups,
+            topk_groups=self.topk_groups,
+            requested=self.kernels,
+            record=record,
         )
         return TopKOutput(topk_ids_TK, weights_TK)
-
-    def _choice_bias(self, logits_TE: Tensor) -> Tensor | None:
-        """The correction bias, with minus infinity for the experts outside a token's best groups."""
-        if self.topk_groups == self.num_groups:
-            return self.correction_bias_E
-        bias_E = logits_TE.new_zeros(logits_TE.shape[1]) if self.correction_bias_E is None else self.correction_bias_E
-        choice_TGE = (score_ref(logits_TE, self.scoring_func) + bias_E).unflatten(1, (self.num_groups, -1))
-        # A group is as good as its two best experts together.
-        best_TG = choice_TGE.topk(min(2, choice_TGE.shape[-1]), -1).values.sum(-1)
-        kept_TG = torch.zeros_like(best_TG).scatter(1, best_TG.topk(self.topk_groups, -1).indices, 1.0)
-        return bias_E + kept_TG.repeat_interleave(choice_TGE.shape[-1], 1).log()
 
 
 def with_shared_expert(picked: TopKOutput, expert: int, weight: float) -> TopKOutput:

@@ -4,8 +4,8 @@ Contract: rows (token, pick) are numbered flat, token * K + pick. `sorted_rows[p
 are ordered by expert, and by number within one expert (a stable sort: the same input gives the same order). Tile i
 covers places tile_start[i] .. tile_end[i] - 1, at most BLOCK_T of them, all of expert tile_expert[i]; tiles that do not
 exist have expert -1. Rows whose id is no expert are left out.
-Live when: the experts run on a GPU with more than one token. COMPARE_ALL: few rows, one launch; otherwise `_count`
-runs before `_place`.
+Live when: the experts run on a GPU; `experts_hopper` does without for one token. COMPARE_ALL: few rows, one launch;
+otherwise `_count` runs before `_place`.
 """
 
 # N routed rows, E experts.
@@ -13,6 +13,7 @@ runs before `_place`.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import triton
@@ -21,6 +22,7 @@ from torch import Tensor
 from triton.language.extra.cuda import gdc_wait
 
 from kernels.checks import overlapped
+from kernels.launch import launch
 
 # Up to here every program reads all ids and counts what goes before its own rows; beyond, a launch counts first.
 ROWS_COMPARED = 1024
@@ -43,6 +45,16 @@ class Tiles:
         return self.expert.shape[0]
 
 
+def _count_metadata(grid: Any, kernel: Any, args: dict[str, Any]) -> dict[str, Any]:
+    return {"name": "align_count", "bytes": args["ids_N"].nbytes + args["counts"].nbytes, "flops": 0}
+
+
+def _place_metadata(grid: Any, kernel: Any, args: dict[str, Any]) -> dict[str, Any]:
+    counts = 0 if args["COMPARE_ALL"] else args["counts"].nbytes
+    moved = args["ids_N"].nbytes + counts + args["sorted_rows"].nbytes + 3 * args["tile_expert"].nbytes
+    return {"name": "align_place", "bytes": moved, "flops": 0}
+
+
 @triton.jit
 def _ids(ids_N, row, real, E: tl.constexpr):  # type: ignore[no-untyped-def]
     """The experts of these rows; what is no expert counts as E."""
@@ -50,7 +62,7 @@ def _ids(ids_N, row, real, E: tl.constexpr):  # type: ignore[no-untyped-def]
     return tl.where((id >= 0) & (id < E), id, E)
 
 
-@triton.jit
+@triton.jit(launch_metadata=_count_metadata)
 def _count(  # type: ignore[no-untyped-def]
     ids_N,
     counts,
@@ -71,7 +83,7 @@ def _count(  # type: ignore[no-untyped-def]
     tl.store(counts + tl.program_id(0) * BLOCK_E + tl.arange(0, BLOCK_E), count_E)
 
 
-@triton.jit
+@triton.jit(launch_metadata=_place_metadata)
 def _place(  # type: ignore[no-untyped-def]
     ids_N,
     counts,
@@ -164,7 +176,7 @@ def align(topk_ids_TK: Tensor, num_experts: int, block_t: int, overlap: bool = F
         counts = torch.empty(triton.cdiv(num_rows, rows_each) * block_e, dtype=torch.int32, device=device)
     programs = triton.cdiv(num_rows, rows_each)
     if not compare_all:
-        _count[(programs,)](
+        launch(_count, (programs,))(
             topk_ids_TK,
             counts,
             num_rows,
@@ -174,7 +186,7 @@ def align(topk_ids_TK: Tensor, num_experts: int, block_t: int, overlap: bool = F
             CHUNK=CHUNK,
             **overlapped(overlap),
         )
-    _place[(programs,)](
+    launch(_place, (programs,))(
         topk_ids_TK,
         counts,
         tiles.sorted_rows,

@@ -39,6 +39,11 @@ def require_device(op: str, *tensors: Tensor) -> None:
         raise DeviceError(f"{op}: GPU of sm_{capability[0]}{capability[1]}, expected sm_80 or newer")
 
 
+def overlaps(device: torch.device) -> bool:
+    """Whether a launch on the device may start before the one ahead of it has ended: sm_90 and newer can."""
+    return not interpreting() and torch.cuda.get_device_capability(device)[0] >= 9
+
+
 def overlapped(overlap: bool) -> dict[str, bool]:
     """Launch arguments of a kernel that may start before the launch ahead of it has ended (it waits inside).
 

@@ -9,6 +9,8 @@ Live when: the experts run on a GPU; the column order only beside `experts_hoppe
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import triton
 import triton.language as tl
@@ -16,9 +18,19 @@ from torch import Tensor
 from triton.language.extra.cuda import gdc_wait
 
 from kernels.checks import overlapped
+from kernels.launch import launch
 
 
-@triton.jit
+def _permute_metadata(grid: Any, kernel: Any, args: dict[str, Any]) -> dict[str, Any]:
+    return {"name": "permute_columns", "bytes": args["x"].nbytes + args["out"].nbytes, "flops": 0}
+
+
+def _combine_metadata(grid: Any, kernel: Any, args: dict[str, Any]) -> dict[str, Any]:
+    moved = sum(args[name].nbytes for name in ("rows", "topk_ids", "topk_weights", "out"))
+    return {"name": "combine", "bytes": moved, "flops": 2 * args["rows"].numel() + args["out"].numel()}
+
+
+@triton.jit(launch_metadata=_permute_metadata)
 def _permute_pairs(x, out, num_pairs, num_out_pairs, BLOCK: tl.constexpr, OVERLAP: tl.constexpr):  # type: ignore[no-untyped-def]
     if OVERLAP:
         gdc_wait()
@@ -30,7 +42,7 @@ def _permute_pairs(x, out, num_pairs, num_out_pairs, BLOCK: tl.constexpr, OVERLA
     tl.store(out + token * num_out_pairs + place, pair, mask=place < num_out_pairs)
 
 
-@triton.jit
+@triton.jit(launch_metadata=_combine_metadata)
 def _combine(  # type: ignore[no-untyped-def]
     rows,
     topk_ids,
@@ -61,7 +73,7 @@ def permute_columns(x_TD: Tensor, num_columns: int, overlap: bool = False) -> Te
     num_tokens, dim = x_TD.shape
     out = torch.empty(num_tokens, num_columns, dtype=torch.bfloat16, device=x_TD.device)
     block = 1024
-    _permute_pairs[(num_tokens, triton.cdiv(num_columns // 2, block))](
+    launch(_permute_pairs, (num_tokens, triton.cdiv(num_columns // 2, block)))(
         x_TD.view(torch.int32),
         out.view(torch.int32),
         dim // 2,
@@ -85,7 +97,7 @@ def combine(
     """The weighted sum of each token's rows into `out` [T, D]."""
     num_tokens, dim = out.shape
     block = min(1024, triton.next_power_of_2(dim))
-    _combine[(num_tokens, triton.cdiv(dim, block))](
+    launch(_combine, (num_tokens, triton.cdiv(dim, block)))(
         rows_ND,
         topk_ids_TK,
         topk_weights_TK,

@@ -12,15 +12,18 @@ operands, for fp32 tokens and for the interpreter, whose bf16 dots are wrong.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
 from kernels.align import align
-from kernels.checks import interpreting, require, require_device
+from kernels.checks import interpreting
 from kernels.combine import combine
-from kernels.errors import DtypeError, ShapeError
+from kernels.experts_launch import check_routing, gemm_launch
+from kernels.launch import launch
 from kernels.nvfp4_layout import Nvfp4Experts
 
 
@@ -48,7 +51,12 @@ def _product(x_TC, w_RC, acc_TR, UPCAST: tl.constexpr):  # type: ignore[no-untyp
         return tl.dot(x_TC, tl.trans(w_RC.to(x_TC.dtype)), acc_TR)
 
 
-@triton.jit
+def _metadata(grid: Any, kernel: Any, args: dict[str, Any]) -> dict[str, Any]:
+    rows = args["rows"] * (2 if args["GATE_UP"] else 1)
+    return gemm_launch("nvfp4_experts", args, ("codes", "scales"), rows=rows, columns=args["C"])
+
+
+@triton.jit(launch_metadata=_metadata)
 def _expert_gemm(  # type: ignore[no-untyped-def]
     x,
     codes,
@@ -116,8 +124,9 @@ def _expert_gemm(  # type: ignore[no-untyped-def]
         if GATE_UP:
             up_TR = up_TR * global_scale
             if HAS_LIMIT:
-                value_TR = tl.minimum(value_TR, swiglu_limit)
-                up_TR = tl.minimum(tl.maximum(up_TR, -swiglu_limit), swiglu_limit)
+                # Without being told so, a minimum of NaN and the limit is the limit.
+                value_TR = tl.minimum(value_TR, swiglu_limit, propagate_nan=tl.PropagateNan.ALL)
+                up_TR = tl.clamp(up_TR, -swiglu_limit, swiglu_limit, propagate_nan=tl.PropagateNan.ALL)
             value_TR = value_TR / (1.0 + tl.exp(-value_TR)) * up_TR
         tl.store(
             out + target_T.to(tl.int64)[:, None] * rows + row_R[None, :],
@@ -146,20 +155,11 @@ def experts(
     Raises:
         DtypeError, ShapeError, DeviceError: before any launch.
     """
+    check_routing(
+        x_TD, weights.w13_codes, topk_ids_TK, topk_weights_TK, dim=weights.dim, num_experts=weights.num_experts
+    )
     num_tokens, dim = x_TD.shape
     topk = topk_ids_TK.shape[1]
-    require_device("experts", x_TD, weights.w13_codes, topk_ids_TK, topk_weights_TK)
-    require(x_TD.dtype in (torch.bfloat16, torch.float32), DtypeError, "tokens", x_TD.dtype, "bfloat16 or float32")
-    require(topk_ids_TK.dtype == torch.int32, DtypeError, "expert ids", topk_ids_TK.dtype, "int32")
-    require(topk_weights_TK.dtype == torch.float32, DtypeError, "routing weights", topk_weights_TK.dtype, "float32")
-    require(dim == weights.dim, ShapeError, "token width", dim, weights.dim)
-    require(
-        topk_ids_TK.shape == topk_weights_TK.shape == (num_tokens, topk),
-        ShapeError,
-        "routing",
-        (tuple(topk_ids_TK.shape), tuple(topk_weights_TK.shape)),
-        f"two of [{num_tokens}, K]",
-    )
     out_TD = torch.empty_like(x_TD, memory_format=torch.contiguous_format)
     if num_tokens == 0:
         return out_TD
@@ -176,7 +176,7 @@ def experts(
             else (hidden, weights.w2_codes, weights.w2_scale, weights.w2_global, rows)
         )
         num_blocks = triton.cdiv(target.shape[1], block_r)
-        _expert_gemm[(tiles.max_tiles * num_blocks,)](
+        launch(_expert_gemm, (tiles.max_tiles * num_blocks,))(
             source,
             codes,
             scales.view(torch.uint8),

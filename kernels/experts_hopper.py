@@ -16,10 +16,12 @@ import torch
 from torch import Tensor
 
 from kernels.align import Tiles, align
-from kernels.checks import overlapped, require, require_device
+from kernels.checks import overlapped, require
 from kernels.combine import combine, permute_columns
-from kernels.errors import DeviceError, DtypeError, ShapeError
+from kernels.errors import DeviceError
 from kernels.experts_hopper_gemm import expert_gemm
+from kernels.experts_launch import check_routing
+from kernels.launch import launch
 from kernels.nvfp4_layout import COLUMN_PAD, HopperExperts
 
 
@@ -88,27 +90,25 @@ def experts_hopper(
     Raises:
         DtypeError, ShapeError, DeviceError: before any launch.
     """
-    num_tokens, dim = x_TD.shape
-    topk = topk_ids_TK.shape[1]
-    require_device("experts", x_TD, weights.w13_words, topk_ids_TK, topk_weights_TK)
+    check_routing(
+        x_TD,
+        weights.w13_words,
+        topk_ids_TK,
+        topk_weights_TK,
+        dim=weights.dim,
+        num_experts=weights.num_experts,
+        dtypes=(torch.bfloat16,),
+    )
+    capability = torch.cuda.get_device_capability(x_TD.device)
     require(
-        torch.cuda.get_device_capability(x_TD.device) == (9, 0),
+        capability == (9, 0),
         DeviceError,
         "experts: GPU of capability",
-        torch.cuda.get_device_capability(x_TD.device),
+        capability,
         "(9, 0); ask dispatch for another implementation",
     )
-    require(x_TD.dtype == torch.bfloat16, DtypeError, "tokens", x_TD.dtype, "bfloat16")
-    require(topk_ids_TK.dtype == torch.int32, DtypeError, "expert ids", topk_ids_TK.dtype, "int32")
-    require(topk_weights_TK.dtype == torch.float32, DtypeError, "routing weights", topk_weights_TK.dtype, "float32")
-    require(dim == weights.dim, ShapeError, "token width", dim, weights.dim)
-    require(
-        topk_ids_TK.shape == topk_weights_TK.shape == (num_tokens, topk),
-        ShapeError,
-        "routing",
-        (tuple(topk_ids_TK.shape), tuple(topk_weights_TK.shape)),
-        f"two of [{num_tokens}, K]",
-    )
+    num_tokens, dim = x_TD.shape
+    topk = topk_ids_TK.shape[1]
     out_TD = torch.empty(num_tokens, dim, dtype=torch.bfloat16, device=x_TD.device)
     if num_tokens == 0:
         return out_TD
@@ -149,7 +149,7 @@ def experts_hopper(
             else (hidden, weights.w2_words, weights.w2_scales, weights.w2_global, rows)
         )
         row_tiles = words.shape[1] * 4 // tile.num_warps
-        expert_gemm[(tiles.max_tiles * row_tiles,)](
+        launch(expert_gemm, (tiles.max_tiles * row_tiles,))(
             source,
             words,
             scales,

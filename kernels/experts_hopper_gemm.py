@@ -5,19 +5,25 @@ their columns permuted to match. Codes and block scales become bf16 exactly (one
 global scale multiplies in the fp32 epilogue.
 Live when: the GPU is sm_90. GATE_UP: rows are gathered from the tokens and the epilogue is the clamped SwiGLU;
 otherwise rows lie in sorted order and the epilogue scatters them to their flat row. ONE_TOKEN: no sort ran, tile i is
-pick i. OVERLAP: launched
-with programmatic dependent launch; what it reads before `gdc_wait` was complete before the launch ahead of it began.
+pick i. OVERLAP: launched with programmatic dependent launch; what it reads before `gdc_wait` was complete before the
+launch ahead of it began. PREFETCH_CHUNK: the next 256 columns of words are on their way, otherwise the next 64.
+TAIL_T: a second, narrower product for tiles of few rows; 0 for none.
 """
 
 # T tokens, K picks per token, N routed rows = T * K; C columns (the GEMM's inner axis).
 
 from __future__ import annotations
 
+from typing import Any
+
+import triton.language as tl
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.ampere import async_copy
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, warpgroup_mma, warpgroup_mma_wait
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
+
+from kernels.experts_launch import gemm_launch
 
 # One word, eight codes: three of the four placements need one mask, the last is gathered from what they leave.
 # $9 and $10 are the scale of row half 0 and 1, twice each as bf16.
@@ -79,6 +85,12 @@ def _copy_x(x_shared, x_ptr, real, step, num_steps, X_COLUMNS: gl.constexpr, STA
         x_shared.index(step % STAGES), x_ptr + gl.minimum(step, num_steps - 1) * X_COLUMNS, mask=real
     )
     async_copy.commit_group()
+
+
+@gluon.jit
+def _load_chunk(word_ptr):  # type: ignore[no-untyped-def]
+    """The words of 256 columns, 64 at a time."""
+    return gl.load(word_ptr), gl.load(word_ptr + 512), gl.load(word_ptr + 1024), gl.load(word_ptr + 1536)
 
 
 @gluon.jit
@@ -146,11 +158,10 @@ def _tile(  # type: ignore[no-untyped-def]
     scale_ptr = scale_ptr + gl.arange(0, 2, layout=gl.SliceLayout(0, SCALE))[None, :]
 
     # Weights depend on no other launch: they are on their way before the launch that writes the activations has ended.
-    w0 = gl.load(word_ptr)
     if PREFETCH_CHUNK:
-        w1 = gl.load(word_ptr + 512)
-        w2 = gl.load(word_ptr + 1024)
-        w3 = gl.load(word_ptr + 1536)
+        w_4 = _load_chunk(word_ptr)
+    else:
+        w = gl.load(word_ptr)
     scale = gl.load(scale_ptr)
     if OVERLAP:
         gdc_wait()
@@ -165,33 +176,17 @@ def _tile(  # type: ignore[no-untyped-def]
         next_chunk = gl.minimum(chunk + 1, num_chunks - 1)
         next_scale = gl.load(scale_ptr + next_chunk * 256)
         if PREFETCH_CHUNK:
-            next_w0 = gl.load(word_ptr + next_chunk * 2048)
-            next_w1 = gl.load(word_ptr + next_chunk * 2048 + 512)
-            next_w2 = gl.load(word_ptr + next_chunk * 2048 + 1024)
-            next_w3 = gl.load(word_ptr + next_chunk * 2048 + 1536)
-        s01, s23 = gl.split(scale)
-        s01 = gl.convert_layout(s01, gl.SliceLayout(1, WORD), assert_trivial=True)
-        s23 = gl.convert_layout(s23, gl.SliceLayout(1, WORD), assert_trivial=True)
+            next_w_4 = _load_chunk(word_ptr + next_chunk * 2048)
+        scale_2 = gl.split(scale)
         for sub in gl.static_range(4):
-            if not PREFETCH_CHUNK:
-                next_w = gl.load(word_ptr + gl.minimum(chunk * 4 + sub + 1, num_chunks * 4 - 1) * 512)
-            if sub == 0:
-                a = _decode(w0, s01, 0, NUM_WARPS, A_LAYOUT)
-            elif sub == 1:
-                a = _decode(w1, s01, 16, NUM_WARPS, A_LAYOUT)
-            elif sub == 2:
-                a = _decode(w2, s23, 0, NUM_WARPS, A_LAYOUT)
+            if PREFETCH_CHUNK:
+                w = w_4[sub]
             else:
-                a = _decode(w3, s23, 16, NUM_WARPS, A_LAYOUT)
+                next_w = gl.load(word_ptr + gl.minimum(chunk * 4 + sub + 1, num_chunks * 4 - 1) * 512)
+            scale_of_sub = gl.convert_layout(scale_2[sub // 2], gl.SliceLayout(1, WORD), assert_trivial=True)
+            a = _decode(w, scale_of_sub, sub % 2 * 16, NUM_WARPS, A_LAYOUT)
             if not PREFETCH_CHUNK:
-                if sub == 0:
-                    w1 = next_w
-                elif sub == 1:
-                    w2 = next_w
-                elif sub == 2:
-                    w3 = next_w
-                else:
-                    w0 = next_w
+                w = next_w
             step = chunk * (CHUNK // X_COLUMNS) + sub * 64 // X_COLUMNS
             if sub * 64 % X_COLUMNS == 0:
                 async_copy.wait_group(STAGES - 2)
@@ -204,10 +199,7 @@ def _tile(  # type: ignore[no-untyped-def]
                 # Every product of the step before this one is done, so its stage is free for a copy.
                 _copy_x(x_shared, x_ptr, real, step + STAGES - 1, num_steps, X_COLUMNS, STAGES)
         if PREFETCH_CHUNK:
-            w0 = next_w0
-            w1 = next_w1
-            w2 = next_w2
-            w3 = next_w3
+            w_4 = next_w_4
         scale = next_scale
     acc = warpgroup_mma_wait(0, deps=[acc])
     async_copy.wait_group(0)
@@ -217,8 +209,10 @@ def _tile(  # type: ignore[no-untyped-def]
     if GATE_UP:
         gate, up = gl.split(acc.reshape([NUM_WARPS, 2, 8, BLOCK_T]).permute([0, 2, 3, 1]))
         if HAS_LIMIT:
-            gate = gl.minimum(gate, swiglu_limit)
-            up = gl.minimum(gl.maximum(up, -swiglu_limit), swiglu_limit)
+            # Without being told so, a minimum of NaN and the limit is the limit.
+            gate = gl.minimum(gate, swiglu_limit, propagate_nan=tl.PropagateNan.ALL)
+            up = gl.maximum(up, -swiglu_limit, propagate_nan=tl.PropagateNan.ALL)
+            up = gl.minimum(up, swiglu_limit, propagate_nan=tl.PropagateNan.ALL)
         value = (gate / (1.0 + gl.exp(-gate)) * up).reshape([ROWS // 2, BLOCK_T])
     else:
         value = acc
@@ -236,7 +230,12 @@ def _tile(  # type: ignore[no-untyped-def]
     gl.store(out + target.to(gl.int64)[None, :] * out_stride + r[:, None], result, mask=real)
 
 
-@gluon.jit
+def _metadata(grid: Any, kernel: Any, args: dict[str, Any]) -> dict[str, Any]:
+    rows, columns = args["words"].shape[1] * 64, args["words"].shape[2] * 256
+    return gemm_launch("nvfp4_experts_hopper", args, ("words", "scales"), rows=rows, columns=columns)
+
+
+@gluon.jit(launch_metadata=_metadata)
 def expert_gemm(  # type: ignore[no-untyped-def]
     x,
     words,
@@ -278,25 +277,14 @@ def expert_gemm(  # type: ignore[no-untyped-def]
         start = gl.load(tile_start + tile)
         end = gl.load(tile_end + tile)
     if (expert >= 0) & (expert < E):
+        operands = (x, words, scales, global_scale_E, out, sorted_rows)
+        place = (expert, start, end, block, num_row_tiles, num_chunks, out_stride, out_rows, swiglu_limit)
         # A tile that an expert's last few rows leave mostly empty takes a narrower product.
         if TAIL_T > 0:
             if end - start <= TAIL_T:
                 _tile(
-                    x,
-                    words,
-                    scales,
-                    global_scale_E,
-                    out,
-                    sorted_rows,
-                    expert,
-                    start,
-                    end,
-                    block,
-                    num_row_tiles,
-                    num_chunks,
-                    out_stride,
-                    out_rows,
-                    swiglu_limit,
+                    *operands,
+                    *place,
                     TOPK,
                     GATE_UP,
                     ONE_TOKEN,
@@ -310,21 +298,8 @@ def expert_gemm(  # type: ignore[no-untyped-def]
                 )
             else:
                 _tile(
-                    x,
-                    words,
-                    scales,
-                    global_scale_E,
-                    out,
-                    sorted_rows,
-                    expert,
-                    start,
-                    end,
-                    block,
-                    num_row_tiles,
-                    num_chunks,
-                    out_stride,
-                    out_rows,
-                    swiglu_limit,
+                    *operands,
+                    *place,
                     TOPK,
                     GATE_UP,
                     ONE_TOKEN,
@@ -338,21 +313,8 @@ def expert_gemm(  # type: ignore[no-untyped-def]
                 )
         else:
             _tile(
-                x,
-                words,
-                scales,
-                global_scale_E,
-                out,
-                sorted_rows,
-                expert,
-                start,
-                end,
-                block,
-                num_row_tiles,
-                num_chunks,
-                out_stride,
-                out_rows,
-                swiglu_limit,
+                *operands,
+                *place,
                 TOPK,
                 GATE_UP,
                 ONE_TOKEN,

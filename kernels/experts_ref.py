@@ -10,14 +10,21 @@ Live when: the runner asks for the reference, which is always so on a machine wi
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from kernels import nvfp4_ref
+from kernels import fp8_block_ref, nvfp4_ref
 from kernels.errors import ShapeError
+from kernels.fp8_block_ref import Fp8Experts
 from kernels.nvfp4_layout import Nvfp4Experts
+
+# Gathered weights of one projection, in numbers: 1 MB of fp32 stays in the processor's cache.
+MAX_GATHERED = 1 << 18
+# From the rows that go into the first GEMM, and that GEMM, to the rows that go into the second.
+Activated = Callable[[Tensor, Callable[[Tensor], Tensor]], Tensor]
 
 
 def swiglu_ref(gate_up: Tensor, swiglu_limit: float | None) -> Tensor:
@@ -36,6 +43,7 @@ def experts_ref(
     topk_weights_TK: Tensor,
     swiglu_limit: float | None,
     quantise: Callable[[Tensor], Tensor] | None = None,
+    quantise_hidden: Callable[[Tensor], Tensor] | None = None,
 ) -> Tensor:
     """The weighted sum of the routed experts, float32 [T, D].
 
@@ -46,33 +54,63 @@ def experts_ref(
         topk_ids_TK: integer expert ids.
         topk_weights_TK: routing weights; whatever scaling applies is already in them.
         swiglu_limit: clamp of the activation, None for none.
-        quantise: rounds the rows [N, C] that go into each of the two GEMMs, row by row; None leaves them.
+        quantise: rounds the rows [N, D] that go into the first GEMM, row by row; None leaves them.
+        quantise_hidden: the same for the rows [N, I] that go into the second; None rounds them with `quantise`.
 
     Raises:
         ShapeError: the weights do not fit the tokens.
     """
-    num_tokens, dim = x_TD.shape
+    dim = x_TD.shape[1]
     if w13.shape[2] != dim or w2.shape[1] != dim or w13.shape[1] != 2 * w2.shape[2]:
         raise ShapeError(
             f"experts of shapes {tuple(w13.shape)} and {tuple(w2.shape)} for tokens of width {dim}: "
             f"expected [E, 2I, {dim}] and [E, {dim}, I]"
         )
-    num_picks = topk_ids_TK.shape[1]
+
+    def activated(inputs: Tensor, gate_and_up: Callable[[Tensor], Tensor]) -> Tensor:
+        """What goes into the second GEMM for these rows, by the first one."""
+        inputs = inputs if quantise is None else quantise(inputs)
+        hidden = swiglu_ref(gate_and_up(inputs), swiglu_limit)
+        rounds = quantise_hidden or quantise
+        return hidden if rounds is None else rounds(hidden)
+
+    x_TD, topk_weights_TK = x_TD.float(), topk_weights_TK.float()
+    by = _by_pick if topk_ids_TK.numel() * w13[0].numel() <= MAX_GATHERED else _by_expert
+    return by(x_TD, w13, w2, topk_ids_TK, topk_weights_TK, activated)
+
+
+def _by_pick(
+    x_TD: Tensor, w13: Tensor, w2: Tensor, topk_ids_TK: Tensor, topk_weights_TK: Tensor, activated: Activated
+) -> Tensor:
+    """Each pick with a copy of its expert's weights: two batched GEMMs and no loop, for a few tokens."""
+    num_tokens, num_picks = topk_ids_TK.shape
+    expert_TK = topk_ids_TK.clamp(0, len(w13) - 1).long()
+    weights_T1K = (topk_weights_TK * (expert_TK == topk_ids_TK)).unsqueeze(1)
+    expert_N = expert_TK.flatten()
+    w13_NDI, w2_NID = (w.index_select(0, expert_N).float().mT for w in (w13, w2))
+    inputs_ND = x_TD.unsqueeze(1).expand(-1, num_picks, -1).flatten(0, 1)
+    hidden_NI = activated(inputs_ND, lambda rows_ND: torch.bmm(rows_ND.unsqueeze(1), w13_NDI).squeeze(1))
+    rows_TKD = torch.bmm(hidden_NI.unsqueeze(1), w2_NID).view(num_tokens, num_picks, w2.shape[1])
+    return torch.bmm(weights_T1K, rows_TKD).squeeze(1)
+
+
+def _by_expert(
+    x_TD: Tensor, w13: Tensor, w2: Tensor, topk_ids_TK: Tensor, topk_weights_TK: Tensor, activated: Activated
+) -> Tensor:
+    """Each expert with the tokens that picked it."""
+    num_tokens, num_picks = topk_ids_TK.shape
     ids_N = topk_ids_TK.reshape(-1)
     order_N = torch.argsort(ids_N, stable=True)
     experts, counts = torch.unique_consecutive(ids_N[order_N], return_counts=True)
-    rows_ND = torch.zeros(num_tokens * num_picks, dim, dtype=torch.float32, device=x_TD.device)
+    rows_ND = torch.zeros(num_tokens * num_picks, w2.shape[1], dtype=torch.float32, device=x_TD.device)
     start = 0
     for expert, count in zip(experts.tolist(), counts.tolist(), strict=True):
         rows = order_N[start : start + count]
         start += count
-        if 0 <= expert < w13.shape[0]:
-            inputs = x_TD[rows // num_picks].float()
-            inputs = inputs if quantise is None else quantise(inputs)
-            hidden = swiglu_ref(inputs @ w13[expert].float().T, swiglu_limit)
-            hidden = hidden if quantise is None else quantise(hidden)
-            rows_ND[rows] = hidden @ w2[expert].float().T
-    return (rows_ND.view(num_tokens, num_picks, dim) * topk_weights_TK.float()[..., None]).sum(1)
+        if 0 <= expert < len(w13):
+            hidden = activated(x_TD[rows // num_picks], partial(F.linear, weight=w13[expert].float()))
+            rows_ND[rows] = F.linear(hidden, w2[expert].float())
+    return (rows_ND.view(num_tokens, num_picks, w2.shape[1]) * topk_weights_TK[..., None]).sum(1)
 
 
 def nvfp4_experts_ref(
@@ -89,3 +127,28 @@ def nvfp4_experts_ref(
     w2 = nvfp4_ref.decode(weights.w2_codes, weights.w2_scale, weights.w2_global)
     out_TD = experts_ref(x_TD, w13, w2, topk_ids_TK, topk_weights_TK, swiglu_limit)
     return out_TD if factor is None else out_TD * factor
+
+
+def fp8_experts_ref(
+    x_TD: Tensor,
+    weights: Fp8Experts,
+    topk_ids_TK: Tensor,
+    topk_weights_TK: Tensor,
+    swiglu_limit: float | None,
+    *,
+    quantise_activations: bool = True,
+    factor: float | None = None,
+) -> Tensor:
+    """The same sum, float32 [T, D], from FP8 block weights, times the routed scaling factor where it is given.
+
+    `quantise_activations` rounds the rows of both GEMMs to e4m3 with one scale per row and 128 columns.
+    """
+    w13 = fp8_block_ref.decode(weights.w13, weights.w13_scale)
+    w2 = fp8_block_ref.decode(weights.w2, weights.w2_scale)
+    quantise = _through_e4m3 if quantise_activations else None
+    out_TD = experts_ref(x_TD, w13, w2, topk_ids_TK, topk_weights_TK, swiglu_limit, quantise)
+    return out_TD if factor is None else out_TD * factor
+
+
+def _through_e4m3(x_NC: Tensor) -> Tensor:
+    return fp8_block_ref.decode_rows(*fp8_block_ref.encode_rows(x_NC))

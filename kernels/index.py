@@ -2,25 +2,41 @@
 
 Contract: as `index_page_ref.index_scores_ref`, except that a key's scale multiplies after the dot product instead of
 before it. bf16 queries use bf16 tensor cores (e4m3 and bf16 keys are exact in bf16), fp32 queries full fp32.
-Live when: tensors lie on a GPU of sm_80 or newer. FP8_KEYS: the two scale loads and their multiply run; otherwise the
-bf16 load does. UPCAST: dots take fp32 operands, for fp32 queries and for the interpreter, whose bf16 dots are wrong.
+Live when: tensors lie on a GPU of sm_80 or newer; on sm_90 one bf16 query a sequence goes to `index_hopper` instead,
+where that fits. FP8_KEYS: the two scale loads and their multiply run; otherwise the bf16 load does. UPCAST: dots take
+fp32 operands, for fp32 queries and for the interpreter, whose bf16 dots are wrong.
 """
 
 # B sequences, T queries, S keys, H index heads, D index head dim.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
+from kernels import index_hopper
 from kernels.checks import interpreting, require, require_device
 from kernels.errors import DtypeError, ShapeError
 from kernels.index_page_ref import PAGE_SIZE, SCALE_BYTES, reader_layout
+from kernels.launch import launch
 
 
-@triton.jit
+def _metadata(grid: tuple[int, ...], kernel: Any, args: dict[str, Any]) -> dict[str, Any]:
+    """What a profiler is told: keys read once per group of queries, scores written; two flops a multiply-add."""
+    scores = args["scores_BTS"].numel()
+    key_bytes = args["D"] + SCALE_BYTES if args["FP8_KEYS"] else 2 * args["D"]
+    return {
+        "name": f"index_scores_{'fp8' if args['FP8_KEYS'] else 'bf16'}",
+        "bytes": grid[1] * grid[2] * args["num_keys"] * key_bytes + scores * 4,
+        "flops": scores * args["H"] * (2 * args["D"] + 3),
+    }
+
+
+@triton.jit(launch_metadata=_metadata)
 def _index_scores(  # type: ignore[no-untyped-def]
     q_BTHD,
     pages,
@@ -122,9 +138,14 @@ def index_scores(
     if scores_BTS.numel() == 0:
         return scores_BTS
     layout = reader_layout(dim)
-    block_s, queries = (128, 1) if num_queries == 1 else (64, 8)
+    if not interpreting() and index_hopper.fits(q_BTHD, pages, layout):
+        index_hopper.score_pages(q_BTHD, pages, block_table_BP, weights_BTH, scores_BTS, scale, layout)
+        return scores_BTS
+    upcast = interpreting() or q_BTHD.dtype == torch.float32
+    # fp32 products of 128 keys and 64 heads would spill all but every register.
+    block_s, queries = (128, 1) if num_queries == 1 and not upcast else (64, 8)
     grid = (triton.cdiv(num_keys, block_s), triton.cdiv(num_queries, queries), batch)
-    _index_scores[grid](
+    launch(_index_scores, grid)(
         q_BTHD.contiguous(),
         pages,
         block_table_BP.contiguous(),
@@ -142,7 +163,7 @@ def index_scores(
         SCALE_BASE=layout.scale_base,
         SCALE_STRIDE=layout.scale_stride,
         FP8_KEYS=fp8,
-        UPCAST=interpreting() or q_BTHD.dtype == torch.float32,
+        UPCAST=upcast,
         PAGE=PAGE_SIZE,
         BLOCK_S=block_s,
         BLOCK_H=max(16, triton.next_power_of_2(num_heads)),

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from kernels.errors import DtypeError, ShapeError
+from kernels.norm_ref import constant
 
 PAGE_SIZE = 64
 SCALE_BYTES = 4
@@ -25,6 +26,10 @@ E4M3_MAX = 448.0
 SCORE_LIMIT = 1e20
 # Elements of the largest intermediate: queries are scored in parts so that a long prefill stays small.
 SCORE_CHUNK = 1 << 22
+# Equal scores are told apart by this part of their size (and of TINY, for zeros) per index: two fp32 numbers differ by
+# at least 2^-24 of it, float64 resolves 2^-52, so 2^25 keys find room in between.
+TIE_STEP = 2.0**-50
+TINY = 1e-60
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +110,8 @@ def read_keys(pages: Tensor, block_table_BP: Tensor, num_keys: int, index_head_d
         raise ShapeError(
             f"{num_keys} index keys in a block table of {block_table_BP.shape[1]} pages: expected at least {num_pages}"
         )
-    pages_BPX = pages[block_table_BP[:, :num_pages].long()]
+    table_BP = block_table_BP[:, :num_pages].long()
+    pages_BPX = pages.index_select(0, table_BP.flatten()).view(*table_BP.shape, pages.shape[1])
     if pages.dtype != torch.uint8:
         return pages_BPX.unflatten(-1, (PAGE_SIZE, index_head_dim)).flatten(1, 2)[:, :num_keys].float()
     layout = reader_layout(index_head_dim)
@@ -124,15 +130,20 @@ def _records(pages_BPX: Tensor, base: int, stride: int, width: int) -> Tensor:
 
 def scores_ref(q_BTHD: Tensor, keys_BSD: Tensor, weights_BTH: Tensor, scale: float) -> Tensor:
     """Index scores fp32 [B, T, S]; NaN and infinities become -1e20 and +-1e20."""
-    batch, num_queries, num_heads, _ = q_BTHD.shape
+    batch, _, num_heads, _ = q_BTHD.shape
     step = max(1, SCORE_CHUNK // max(1, batch * num_heads * keys_BSD.shape[1]))
-    scores_BTS = torch.empty(batch, num_queries, keys_BSD.shape[1], dtype=torch.float32, device=q_BTHD.device)
-    for start in range(0, num_queries, step):
-        part = slice(start, start + step)
-        dots_BTHS = torch.einsum("bthd,bsd->bths", q_BTHD[:, part].float(), keys_BSD)
-        weights_BT1H = weights_BTH[:, part, None].float()
-        scores_BTS[:, part] = (weights_BT1H @ torch.relu(dots_BTHS * scale)).squeeze(2)
+    parts = [
+        _scores_of_part(q, keys_BSD, weights, scale)
+        for q, weights in zip(q_BTHD.split(step, 1), weights_BTH.split(step, 1), strict=True)
+    ]
+    scores_BTS = parts[0] if len(parts) == 1 else torch.cat(parts, 1)
     return torch.nan_to_num(scores_BTS, nan=-SCORE_LIMIT, posinf=SCORE_LIMIT, neginf=-SCORE_LIMIT)
+
+
+def _scores_of_part(q_BTHD: Tensor, keys_BSD: Tensor, weights_BTH: Tensor, scale: float) -> Tensor:
+    scaled_BTHD = q_BTHD.float() * constant(scale, q_BTHD.device)
+    dots_BTHS = (scaled_BTHD.flatten(1, 2) @ keys_BSD.mT).unflatten(1, q_BTHD.shape[1:3])
+    return (weights_BTH.float().unsqueeze(2) @ dots_BTHS.relu_()).squeeze(2)
 
 
 def index_scores_ref(
@@ -142,18 +153,20 @@ def index_scores_ref(
     return scores_ref(q_BTHD, read_keys(pages, block_table_BP, num_keys, q_BTHD.shape[-1]), weights_BTH, scale)
 
 
-def select_ref(scores_BTS: Tensor, num_visible_BT: Tensor, index_topk: int) -> Tensor:
+def select_ref(scores_BTS: Tensor, num_visible_BT: Tensor | None, index_topk: int) -> Tensor:
     """The best min(index_topk, S) visible keys of every query, int64 [B, T, K], best first; -1 where fewer are visible.
 
-    `scores_BTS` must be free of NaN. Equal scores go to the lower index.
+    `scores_BTS` must be finite. Equal scores go to the lower index. Without `num_visible_BT` all are visible.
     """
     num_keys = scores_BTS.shape[-1]
-    index_S = torch.arange(num_keys, device=scores_BTS.device)
-    hidden_BTS = index_S >= num_visible_BT[..., None]
-    # torch.topk breaks ties as it likes, so it gets keys without ties: the score's bits in an integer order (adding 0.0
-    # turns -0.0 into 0.0) above the reversed index. That is half the time of a stable sort.
-    bits = (scores_BTS + 0.0).masked_fill(hidden_BTS, -torch.inf).view(torch.int32)
-    ordered = bits ^ ((bits >> 31) & 0x7FFFFFFF)
-    ranked = ((ordered.long() << 32) | index_S.flip(0)).topk(min(index_topk, num_keys), dim=-1).values
-    picks_BTK = num_keys - 1 - (ranked & 0xFFFFFFFF)
+    index_S = torch.arange(num_keys, dtype=torch.float64, device=scores_BTS.device)
+    # torch.topk breaks ties as it likes, so it gets scores without ties: in float64 each is lowered by its index, in
+    # steps far below what tells two fp32 scores apart. That is a fraction of the time of a stable sort.
+    scores_BTS = scores_BTS.double()
+    step_BTS = scores_BTS.abs() + constant(TINY, scores_BTS.device, torch.float64)
+    ranked_BTS = torch.addcmul(scores_BTS, step_BTS, index_S, value=-TIE_STEP)
+    if num_visible_BT is None:
+        return ranked_BTS.topk(min(index_topk, num_keys), dim=-1).indices
+    ranked_BTS.masked_fill_(index_S >= num_visible_BT[..., None], -torch.inf)
+    picks_BTK = ranked_BTS.topk(min(index_topk, num_keys), dim=-1).indices
     return picks_BTK.masked_fill(picks_BTK >= num_visible_BT[..., None], -1)

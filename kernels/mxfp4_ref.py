@@ -12,8 +12,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from kernels.errors import DtypeError, NumericsError, ShapeError
-from kernels.nvfp4_ref import E2M1_MAX, E2M1_VALUES, e2m1_codes, pack, unpack
+from kernels.errors import DtypeError, ShapeError
+from kernels.nvfp4_ref import E2M1_MAX, e2m1_codes, e2m1_values, in_blocks, pack, unpack
 
 BLOCK = 32
 # Exponents of the scale bytes 0 and 254; byte 255 is NaN.
@@ -27,14 +27,7 @@ def encode(w_NK: Tensor) -> tuple[Tensor, Tensor]:
         ShapeError: K is not a multiple of 32.
         NumericsError: a weight is NaN or infinite.
     """
-    if w_NK.ndim < 2 or w_NK.shape[-1] % BLOCK:
-        raise ShapeError(
-            f"MXFP4 weight of shape {tuple(w_NK.shape)}: expected [..., N, K] with K a multiple of {BLOCK}"
-        )
-    w_NK = w_NK.float()
-    if not torch.isfinite(w_NK).all():
-        raise NumericsError("MXFP4 weight holds NaN or infinite values: expected finite ones")
-    blocks_NGB = w_NK.unflatten(-1, (-1, BLOCK))
+    blocks_NGB = in_blocks(w_NK, BLOCK, "MXFP4")
     mantissa_NG, exponent_NG = torch.frexp(blocks_NGB.abs().amax(-1) / E2M1_MAX)
     # frexp gives mantissas in [0.5, 1): an exact 0.5 is a power of two already.
     exponent_NG = (exponent_NG - (mantissa_NG == 0.5).int()).clamp(EXPONENT_MIN, EXPONENT_MAX)
@@ -59,5 +52,4 @@ def decode(codes: Tensor, block_scale: Tensor) -> Tensor:
             f"MXFP4 scales of shape {tuple(block_scale.shape)} for codes of shape {tuple(codes.shape)}: "
             f"expected one scale per {BLOCK // 2} code bytes"
         )
-    values = torch.tensor(E2M1_VALUES + tuple(-v for v in E2M1_VALUES), device=codes.device)
-    return (values[unpack(codes).int()].unflatten(-1, (-1, BLOCK)) * block_scale.float()[..., None]).flatten(-2)
+    return (e2m1_values(unpack(codes)).unflatten(-1, (-1, BLOCK)) * block_scale.float()[..., None]).flatten(-2)

@@ -14,7 +14,9 @@ product with the pair is exactly e2m1 * block_scale * 2^-9.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -85,6 +87,23 @@ class HopperExperts:
     hidden: int
 
 
+Experts = TypeVar("Experts", bound=Nvfp4Experts | HopperExperts)
+
+
+def round_global_scales(experts: Experts, dtype: torch.dtype) -> Experts:
+    """The same experts with global scales that went through `dtype` on their way.
+
+    A peer casts them to the type of its parameters at load: in bf16 that scales a whole expert by up to 1 +- 2^-8, and
+    nothing else tells the two apart.
+    Source: sglang python/sglang/srt/layers/quantization/marlin_utils_fp4.py.
+    """
+    return replace(
+        experts,
+        w13_global=experts.w13_global.to(dtype).float(),
+        w2_global=experts.w2_global.to(dtype).float(),
+    )
+
+
 def permuted_columns(num_columns: int, device: torch.device | str = "cpu") -> Tensor:
     """For every position of a permuted row, the column it holds: int64 [num_columns], a multiple of 64."""
     position = torch.arange(num_columns, device=device)
@@ -92,30 +111,43 @@ def permuted_columns(num_columns: int, device: torch.device | str = "cpu") -> Te
     return position // 64 * 64 + 16 * t + 4 * j + 2 * d + c
 
 
+def gate_up_rows(hidden_pad: int, device: torch.device | str = "cpu") -> Tensor:
+    """For every row of a repacked w13, the row it is of [gate, up], each padded to `hidden_pad` rows.
+
+    Block b of 64 rows holds gate rows (row half 0) and up rows (row half 1) of the 32 hidden channels whose outputs go
+    to positions 32 b .. 32 b + 31 of the down projection's permuted input.
+    """
+    channel = permuted_columns(hidden_pad, device).view(-1, 4, 8)
+    return torch.stack((channel, channel + hidden_pad), 2).flatten()
+
+
 def repack(experts: Nvfp4Experts) -> HopperExperts:
     """Repack every expert, one at a time, on the device where the weights lie."""
     device = experts.w2_codes.device
-    hidden_pad = _padded(experts.hidden, COLUMN_PAD)
-    # Block b of 64 rows holds gate rows (row half 0) and up rows (row half 1) of the 32 hidden channels whose outputs
-    # go to positions 32 b .. 32 b + 31 of the down projection's permuted input.
-    channel = permuted_columns(hidden_pad, device)
-    gate_up = torch.stack((channel.view(-1, 4, 8), channel.view(-1, 4, 8) + hidden_pad), 2).flatten()
-    w13 = [
-        _repack_matrix(
-            _pad_halves(experts.w13_codes[e], hidden_pad)[gate_up], _pad_halves(scale_bytes, hidden_pad)[gate_up]
-        )
-        for e, scale_bytes in enumerate(experts.w13_scale.view(torch.uint8))
-    ]
-    w2 = [
-        _repack_matrix(experts.w2_codes[e], scale_bytes)
-        for e, scale_bytes in enumerate(experts.w2_scale.view(torch.uint8))
-    ]
+    hidden_pad = padded(experts.hidden, COLUMN_PAD)
+    gate_up = gate_up_rows(hidden_pad, device)
+    w13_words, w13_scales = stacked(
+        (
+            _repack_matrix(
+                _pad_halves(experts.w13_codes[e], hidden_pad)[gate_up], _pad_halves(scale_bytes, hidden_pad)[gate_up]
+            )
+            for e, scale_bytes in enumerate(experts.w13_scale.view(torch.uint8))
+        ),
+        experts.num_experts,
+    )
+    w2_words, w2_scales = stacked(
+        (
+            _repack_matrix(experts.w2_codes[e], scale_bytes)
+            for e, scale_bytes in enumerate(experts.w2_scale.view(torch.uint8))
+        ),
+        experts.num_experts,
+    )
     return HopperExperts(
-        w13_words=torch.stack([words for words, _ in w13]),
-        w13_scales=torch.stack([scales for _, scales in w13]),
+        w13_words=w13_words,
+        w13_scales=w13_scales,
         w13_global=experts.w13_global,
-        w2_words=torch.stack([words for words, _ in w2]),
-        w2_scales=torch.stack([scales for _, scales in w2]),
+        w2_words=w2_words,
+        w2_scales=w2_scales,
         w2_global=experts.w2_global,
         num_experts=experts.num_experts,
         dim=experts.dim,
@@ -123,7 +155,19 @@ def repack(experts: Nvfp4Experts) -> HopperExperts:
     )
 
 
-def _padded(size: int, multiple: int) -> int:
+def stacked(pairs: Iterator[tuple[Tensor, Tensor]], count: int) -> tuple[Tensor, Tensor]:
+    """Both parts of all experts, put one by one into stacks that the first one makes: nothing is held twice."""
+    stacks: tuple[Tensor, Tensor] | None = None
+    for place, (words, scales) in enumerate(pairs):
+        if stacks is None:
+            stacks = words.new_empty(count, *words.shape), scales.new_empty(count, *scales.shape)
+        stacks[0][place], stacks[1][place] = words, scales
+    if stacks is None:
+        raise ShapeError("no experts to repack: expected at least 1")
+    return stacks
+
+
+def padded(size: int, multiple: int) -> int:
     return -(-size // multiple) * multiple
 
 
@@ -138,7 +182,7 @@ def _pad_halves(rows: Tensor, half: int) -> Tensor:
 def _repack_matrix(codes: Tensor, scale_bytes: Tensor) -> tuple[Tensor, Tensor]:
     """Words int32 [R/64, K/256, 4, 128, 4] and scales int32 [R/64, K/256, 128, 2] of one matrix."""
     num_rows, num_columns = codes.shape[0], codes.shape[1] * 2
-    rows, columns = _padded(num_rows, ROW_PAD), _padded(num_columns, COLUMN_PAD)
+    rows, columns = padded(num_rows, ROW_PAD), padded(num_columns, COLUMN_PAD)
     padded_codes = codes.new_zeros(rows, columns // 2)
     padded_codes[:num_rows, : num_columns // 2] = codes
     padded_scales = scale_bytes.new_zeros(rows, columns // 16)

@@ -12,9 +12,12 @@ from torch import Tensor
 TOLERANCES: dict[str, tuple[float, str]] = {
     "fp32": (2e-6, "the same fp32 sum in another order"),
     "fp32_merge": (5e-6, "fp32 with one exp and log more per split"),
+    "fp32_tensor_core": (5e-6, "exact products in fp32 sums that a tensor core cuts off instead of rounding"),
     "tf32": (8e-4, "tf32 operands carry 11 bits"),
     "bf16_dot": (3e-3, "bf16 operands with an exact block scale, fp32 accumulation, one bf16 rounding of the output"),
     "bf16_layer": (4.5e-3, "two bf16 GEMMs, a bf16 intermediate and a bf16 output"),
+    "e4m3_step": (2e-3, "fp32 sums of e4m3 rows; a hidden value between two e4m3 numbers may go to the other one"),
+    "fp8_layer": (1.2e-2, "the same with the tensor core's sums, which keep fewer bits: more values go there"),
     "nvfp4": (0.11, "16 code values a block; Gaussian weights lose 9.5 %"),
     "fp8_block": (0.04, "e4m3 has 4 significant bits; Gaussian weights lose 2.6 %"),
     "fp8_key": (0.04, "e4m3 with one scale a key"),

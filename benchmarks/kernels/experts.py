@@ -6,6 +6,7 @@ read) at 4.3 TB/s and the flops at 790 TFLOP/s; the second is a burst figure, 68
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from benchmarks.kernels.peers import Peer, all_peers
 from benchmarks.timing import median_us
 from kernels import nvfp4_ref
 from kernels.experts_hopper import experts_hopper
@@ -63,24 +65,52 @@ def make_tokens(shape: Shape, num_tokens: int, *, skewed: bool) -> tuple[Tensor,
     return x, ids.int(), values.softmax(-1)
 
 
-def floor_us(shape: Shape, num_tokens: int, ids: Tensor) -> float:
+def floor_us(
+    shape: Shape, num_tokens: int, ids: Tensor, *, weight_bytes: float = 0.5625, flop_per_s: float = FLOP_PER_S
+) -> float:
     """The byte or flop bound of the layer, whichever is longer."""
     weights = 3 * shape.dim * shape.hidden
     activations = 4 * num_tokens * shape.dim + 4 * ids.numel() * shape.hidden
     active = int(torch.unique(ids).numel())
-    seconds = max((active * weights * 0.5625 + activations) / BYTES_PER_S, 2 * ids.numel() * weights / FLOP_PER_S)
+    seconds = max((active * weights * weight_bytes + activations) / BYTES_PER_S, 2 * ids.numel() * weights / flop_per_s)
     return seconds * 1e6
+
+
+def sample(x: Tensor, ids: Tensor) -> tuple[list[int], Tensor, Tensor]:
+    """Up to four tokens to check, the experts they use, and their ids counted among those [tokens, K]."""
+    tokens = sorted({0, min(3, len(x) - 1), len(x) // 2, len(x) - 1})
+    used, local = torch.unique(ids[tokens], return_inverse=True)
+    return tokens, used.long(), local.view(len(tokens), -1)
 
 
 def error_of(out: Tensor, weights: Nvfp4Experts, x: Tensor, ids: Tensor, gates: Tensor) -> float:
     """Relative l2 error against fp32 dequantised weights, on up to four tokens."""
-    tokens = sorted({0, min(3, len(x) - 1), len(x) // 2, len(x) - 1})
-    used, local = torch.unique(ids[tokens], return_inverse=True)
-    used = used.long()
+    tokens, used, local = sample(x, ids)
     w13 = nvfp4_ref.decode(weights.w13_codes[used], weights.w13_scale[used], weights.w13_global[used])
     w2 = nvfp4_ref.decode(weights.w2_codes[used], weights.w2_scale[used], weights.w2_global[used])
-    reference = experts_ref(x[tokens], w13, w2, local.view(len(tokens), -1), gates[tokens], LIMIT)
+    reference = experts_ref(x[tokens], w13, w2, local, gates[tokens], LIMIT)
     return float((out[tokens].float() - reference).norm() / reference.norm())
+
+
+def measured(
+    row: dict[str, Any],
+    ours: Callable[[], Tensor],
+    error: Callable[[Tensor], float],
+    error_limit: float,
+    rivals: Sequence[Peer],
+    tokens: tuple[Tensor, Tensor, Tensor],
+) -> dict[str, Any]:
+    """The row with its error, its time where the error allows one, and the peers' of both; also printed."""
+    graph = row["tokens"] <= GRAPH_UP_TO_TOKENS
+    row |= {"error": error(ours()), "us": None, "peers": {}, "peer_errors": {}}
+    if row["error"] <= error_limit:
+        row["us"] = round(median_us(ours, graph=graph), 1)
+    for peer in rivals:
+        layer = peer.prepare(*tokens, LIMIT)
+        row["peer_errors"][peer.name] = error(layer())
+        row["peers"][peer.name] = round(median_us(layer, graph=graph), 1)
+    print(line_of(row), flush=True)
+    return row
 
 
 def run(shape_names: list[str], token_counts: list[int], *, peers: bool, skewed: bool) -> list[dict[str, Any]]:
@@ -90,36 +120,20 @@ def run(shape_names: list[str], token_counts: list[int], *, peers: bool, skewed:
         shape = SHAPES[name]
         weights = make_weights(shape)
         packed = repack(weights)
-        rivals = []
-        if peers:
-            from benchmarks.kernels.peers import all_peers
-
-            rivals = all_peers(weights)
+        rivals = all_peers(weights) if peers else []
         for num_tokens in token_counts:
             x, ids, gates = make_tokens(shape, num_tokens, skewed=skewed)
-            graph = num_tokens <= GRAPH_UP_TO_TOKENS
-            ours = partial(experts_hopper, x, packed, ids, gates, LIMIT)
-            error = error_of(ours(), weights, x, ids, gates)
-            row: dict[str, Any] = {
+            row = {
                 "op": "experts",
                 "shape": name,
                 "tokens": num_tokens,
                 "routing": "skewed" if skewed else "uniform",
                 "floor_us": round(floor_us(shape, num_tokens, ids), 1),
-                "error": error,
-                "us": None,
-                "peers": {},
-                "peer_errors": {},
             }
-            if error <= ERROR_LIMIT:
-                row["us"] = round(median_us(ours, graph=graph), 1)
-            for peer in rivals:
-                layer = peer.prepare(x, ids, gates, LIMIT)
-                row["peer_errors"][peer.name] = error_of(layer(), weights, x, ids, gates)
-                row["peers"][peer.name] = round(median_us(layer, graph=graph), 1)
-            print(line_of(row), flush=True)
-            rows.append(row)
-        del weights, packed, rivals, ours
+            ours = partial(experts_hopper, x, packed, ids, gates, LIMIT)
+            error = partial(error_of, weights=weights, x=x, ids=ids, gates=gates)
+            rows.append(measured(row, ours, error, ERROR_LIMIT, rivals, (x, ids, gates)))
+        del weights, packed, rivals, ours, error
         torch.cuda.empty_cache()
     return rows
 

@@ -48,18 +48,26 @@ def swiglu(gate_up: Tensor, limit: float) -> Tensor:
 
 
 class TorchGrouped:
-    """bf16 weights (rounded from the dequantised ones) through torch's grouped GEMM."""
+    """bf16 weights w13 [E, 2I, D] and w2 [E, D, I] through torch's grouped GEMM."""
 
     name = "torch bf16 grouped_mm"
 
-    def __init__(self, weights: Nvfp4Experts) -> None:
+    def __init__(self, w13: Tensor, w2: Tensor) -> None:
+        self.w13, self.w2 = w13.transpose(1, 2), w2.transpose(1, 2)
+
+    @classmethod
+    def rounded(cls, weights: Nvfp4Experts) -> TorchGrouped:
+        """From dequantised weights, rounded to bf16 expert by expert."""
+
         def decoded(codes: Tensor, scale: Tensor, global_scale: Tensor) -> Tensor:
             return torch.stack(
                 [nvfp4_ref.decode(codes[e], scale[e], global_scale[e]).bfloat16() for e in range(len(codes))]
             )
 
-        self.w13 = decoded(weights.w13_codes, weights.w13_scale, weights.w13_global).transpose(1, 2)
-        self.w2 = decoded(weights.w2_codes, weights.w2_scale, weights.w2_global).transpose(1, 2)
+        return cls(
+            decoded(weights.w13_codes, weights.w13_scale, weights.w13_global),
+            decoded(weights.w2_codes, weights.w2_scale, weights.w2_global),
+        )
 
     def prepare(self, x: Tensor, ids: Tensor, gates: Tensor, limit: float) -> Layer:
         flat, num_experts = ids.flatten().long(), len(self.w2)
@@ -163,7 +171,7 @@ class HummingGrouped(Humming):
 
 def all_peers(weights: Nvfp4Experts) -> list[Peer]:
     """Every peer that can run here."""
-    peers: list[Peer] = [TorchGrouped(weights)]
+    peers: list[Peer] = [TorchGrouped.rounded(weights)]
     if find_spec("humming") is not None:
         indexed = Humming(weights)
         peers += [indexed, HummingGrouped(indexed)]

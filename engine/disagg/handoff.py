@@ -80,7 +80,7 @@ def fingerprint(engine: Engine) -> str:
         some += [layer.input_norm, layer.self_attn.kv[:1], layer.mlp.topk.gate_ED[:1]]
     digest = hashlib.sha256()
     for tensor in some:
-        digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
+        digest.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()
 
 

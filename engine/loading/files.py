@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 import mmap
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -58,6 +58,12 @@ class StoredTensor:
         del raw
         self._give_back()
         return tensor
+
+    def row(self, number: int) -> StoredTensor:
+        """One of a stack: the part of it at this number of its first axis."""
+        size = (self.stop - self.start) // self.shape[0]
+        start = self.start + number * size
+        return replace(self, shape=self.shape[1:], start=start, stop=start + size)
 
     def _give_back(self) -> None:
         """Drops this tensor's pages from memory, and the neighbours that came along; they can be read again."""
@@ -141,6 +147,8 @@ def _stored(name: str, file: Path, entry: dict, mapped: mmap.mmap, data: int) ->
     dtype, shape, (start, stop) = entry["dtype"], tuple(entry["shape"]), entry["data_offsets"]
     if dtype not in DTYPES:
         raise ValueError(f"{name} has dtype {dtype}, expected one of {', '.join(DTYPES)}")
+    if not all(type(number) is int and number >= 0 for number in (*shape, start, stop)):
+        raise ValueError(f"{name} of shape {shape} lies at bytes {start} to {stop}, expected whole numbers")
     if math.prod(shape) * DTYPES[dtype].itemsize != stop - start or not 0 <= start <= stop <= len(mapped) - data:
         raise ValueError(f"{name} of {dtype} {shape} cannot lie at bytes {start} to {stop} of {len(mapped) - data}")
     return StoredTensor(name, file, dtype, shape, data + start, data + stop, mapped)

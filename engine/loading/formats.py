@@ -8,8 +8,8 @@ what it found and what it expected.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -26,10 +26,11 @@ FP8_BLOCK = 128
 FOUR_BITS = ("nvfp4", "compressed_tensors_nvfp4", "mxfp4")
 _DENSE_DTYPES = ("F32", "BF16", "F16", "F64")
 _POWER_SCALES = ("F8_E8M0", "U8")
-# Scales of the activations: read by engines that quantise them, kept nowhere here.
-INPUT_PARTS = ("input_scale", "input_global_scale")
 _CODES = ("weight_packed", "weight")
 _SCALES = ("weight_scale", "weight_scale_inv", "scale_inv", "scale")
+# The first of each pair divides, the second multiplies.
+_GLOBAL_SCALES = ("weight_global_scale", "weight_scale_2")
+_INPUT_SCALES = ("input_global_scale", "input_scale")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,18 +42,13 @@ class StoredMatrix:
     block_scale: Tensor | None = None
     global_scale: Tensor | None = None
 
-    def to(self, device: str) -> StoredMatrix:
-        scales = (None if scale is None else scale.to(device) for scale in (self.block_scale, self.global_scale))
-        return StoredMatrix(self.storage, self.codes.to(device), *scales)
-
-    def stored_as(self, storage: str) -> StoredMatrix | None:
-        """The same matrix in another storage where nothing is rounded anew on the way: both spellings of NVFP4."""
+    def stored_as(self, storage: Storage) -> StoredMatrix:
+        """The same matrix in the other spelling of NVFP4, or in its own: nothing is rounded anew."""
+        assert is_same_number_format(self.storage, storage)
         if storage == self.storage:
             return self
-        if {storage, self.storage} == {"nvfp4", "compressed_tensors_nvfp4"}:
-            assert self.global_scale is not None
-            return StoredMatrix(storage, self.codes, self.block_scale, 1 / self.global_scale)  # type: ignore[arg-type]
-        return None
+        assert self.global_scale is not None
+        return StoredMatrix(storage, self.codes, self.block_scale, 1 / self.global_scale)
 
     def decode(self) -> Tensor:
         """The numbers it stands for, fp32."""
@@ -70,12 +66,14 @@ class StoredMatrix:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """The parts of a matrix in one file: which tensor holds codes, block scales and the global scale."""
+    """The parts of a matrix in a checkpoint: which tensor holds codes, block scales, the global scale, and the scale
+    that its input was calibrated to."""
 
     storage: Storage
     codes: StoredTensor
     block_scale: StoredTensor | None = None
     global_scale: StoredTensor | None = None
+    input_scale: StoredTensor | None = None
 
     def read(self) -> StoredMatrix:
         codes = self.codes.read()
@@ -89,6 +87,28 @@ class Layout:
         factor = None if self.global_scale is None else self.global_scale.read().float().reshape(())
         return StoredMatrix(self.storage, codes, scale, factor)
 
+    def row(self, number: int) -> Layout:
+        """One matrix of a stack; a scale of the whole stack is a scale of each."""
+        scale = None if self.block_scale is None else self.block_scale.row(number)
+        return replace(self, codes=self.codes.row(number), block_scale=scale)
+
+    def read_input_scale(self) -> Tensor | None:
+        """The fp32 number that codes of the input are multiplied by."""
+        if self.input_scale is None:
+            return None
+        scale = self.input_scale.read().float().reshape(())
+        return 1 / scale if divides(self.input_scale) else scale
+
+
+def is_same_number_format(one: str, other: str) -> bool:
+    """Whether codes and block scales of one storage are those of the other, and so are scales of activations."""
+    return one == other or {one, other} == {"nvfp4", "compressed_tensors_nvfp4"}
+
+
+def divides(scale: StoredTensor) -> bool:
+    """Whether the name of a global scale says that it divides on decode; the other spelling multiplies."""
+    return scale.name.endswith("_global_scale")
+
 
 def layout_of(parts: Parts, shape: tuple[int, ...]) -> Layout | list[str]:
     """The layout of a tensor with these parts, or every reason why there is none.
@@ -96,11 +116,30 @@ def layout_of(parts: Parts, shape: tuple[int, ...]) -> Layout | list[str]:
     Args:
         shape: what the config makes of it; only matrices, and stacks of them, have a quantised form.
     """
-    codes = next((parts[part] for part in _CODES if part in parts), None)
+    twice = [f"has {both[0]} and {both[1]}, expected one of them" for both in _rivals(parts)]
+    codes, scale, global_scale, input_scale = (
+        next((parts[part] for part in spellings if part in parts), None)
+        for spellings in (_CODES, _SCALES, _GLOBAL_SCALES, _INPUT_SCALES)
+    )
     if codes is None:
-        return [f"has only {', '.join(sorted(parts))}, expected a weight as well"]
-    scale = next((parts[part] for part in _SCALES if part in parts), None)
-    global_scale = parts.get("weight_global_scale") or parts.get("weight_scale_2")
+        return [*twice, f"has only {', '.join(sorted(parts))}, expected a weight as well"]
+    if twice:
+        return twice
+    layout = _quantised(codes, scale, global_scale, shape)
+    return replace(layout, input_scale=input_scale) if isinstance(layout, Layout) else layout
+
+
+def _rivals(parts: Parts) -> Iterator[list[str]]:
+    """Parts of the same meaning under two names: which of them counts would be a guess."""
+    for spellings in (_CODES, _SCALES, _GLOBAL_SCALES, _INPUT_SCALES):
+        present = [part for part in spellings if part in parts]
+        if len(present) > 1:
+            yield present[:2]
+
+
+def _quantised(
+    codes: StoredTensor, scale: StoredTensor | None, global_scale: StoredTensor | None, shape: tuple[int, ...]
+) -> Layout | list[str]:
     if scale is None and global_scale is None:
         return _dense(codes, shape)
     if scale is None:
@@ -108,8 +147,8 @@ def layout_of(parts: Parts, shape: tuple[int, ...]) -> Layout | list[str]:
     if len(shape) < 2:
         return [f"has a scale beside it, {scale.name}, expected none for a vector"]
     if global_scale is not None:
-        storage: Storage = "compressed_tensors_nvfp4" if "weight_global_scale" in parts else "nvfp4"
-        problems = _nvfp4(codes, scale, global_scale, shape)
+        storage: Storage = "compressed_tensors_nvfp4" if divides(global_scale) else "nvfp4"
+        problems = _packed(codes, scale, shape, nvfp4_ref.BLOCK, ("F8_E4M3",))
         return problems or Layout(storage=storage, codes=codes, block_scale=scale, global_scale=global_scale)
     if codes.dtype in ("U8", "I8"):
         problems = _packed(codes, scale, shape, mxfp4_ref.BLOCK, _POWER_SCALES)
@@ -126,13 +165,6 @@ def _dense(codes: StoredTensor, shape: tuple[int, ...]) -> Layout | list[str]:
     if codes.dtype not in _DENSE_DTYPES:
         problems.append(f"is {codes.dtype} without a scale, expected {', '.join(_DENSE_DTYPES)}")
     return problems or Layout(storage="none", codes=codes)
-
-
-def _nvfp4(codes: StoredTensor, scale: StoredTensor, global_scale: StoredTensor, shape: tuple[int, ...]) -> list[str]:
-    problems = _packed(codes, scale, shape, nvfp4_ref.BLOCK, ("F8_E4M3",))
-    if global_scale.dtype != "F32" or global_scale.shape not in ((), (1,)):
-        problems.append(f"{global_scale.name} is {global_scale.dtype} {global_scale.shape}, expected one F32 number")
-    return problems
 
 
 def _packed(

@@ -7,7 +7,6 @@ name. The storage is read off the tensors; the config's word for it is only comp
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -18,15 +17,17 @@ from torch import Tensor
 from engine import events
 from engine.config import ModelConfig
 from engine.errors import CheckpointError, ConfigError
-from engine.loading import experts as stacked
 from engine.loading.expected import INTEGER_SUFFIX, Shapes, expected_tensors
+from engine.loading.experts import StoredExperts
 from engine.loading.files import StoredTensor, open_folder
-from engine.loading.formats import FOUR_BITS, FP8_BLOCK, INPUT_PARTS, Layout, StoredMatrix, layout_of
+from engine.loading.formats import FP8_BLOCK, Layout, StoredMatrix, layout_of
 from engine.loading.names import is_extra_block, locate
+from engine.loading.scales import check_global_scales
 
 # The stored tensors of one matrix by part; for experts one such per (expert, half).
 Found = dict[str, dict[tuple[int, int] | None, dict[str, StoredTensor]]]
 Experts = list[list[Layout]]
+EXPERT_SUFFIXES = (".mlp.experts.gate_up_proj", ".mlp.experts.down_proj")
 _HALVES = {"gate_up_proj": ("gate_proj", "up_proj"), "down_proj": ("down_proj",)}
 
 
@@ -37,11 +38,16 @@ class StoredModel(Mapping[str, Tensor]):
         self.config, self.layouts, self.source = config, layouts, source
 
     def __getitem__(self, name: str) -> Tensor:
+        if name.endswith(EXPERT_SUFFIXES):
+            return torch.stack(list(self.experts(name).numbers()))
         layout = self.layouts[name]
-        if isinstance(layout, list):
-            return stacked.read_dense(layout, _finite)
+        assert isinstance(layout, Layout)
         if name.endswith(INTEGER_SUFFIX):
             return self._checked_ids(name, layout.codes.read().long())
+        if layout.input_scale is not None:
+            events.emit_once(
+                "input_scale", "ignored", setting="input_scale", where=name, reason="activations here stay in fp32"
+            )
         return _finite(layout.read(), layout).decode()
 
     def __iter__(self) -> Iterator[str]:
@@ -50,18 +56,12 @@ class StoredModel(Mapping[str, Tensor]):
     def __len__(self) -> int:
         return len(self.layouts)
 
-    def packed(self, name: str) -> StoredMatrix | None:
-        """The experts called `name` as they are stored; None where that has no form of its own."""
+    def experts(self, name: str, device: str = "cpu") -> StoredExperts:
+        """The experts called `name`, none of them read yet."""
         layout = self.layouts[name]
         if isinstance(layout, Layout):
-            return _finite(layout.read(), layout) if layout.storage in ("fp8", "mxfp4") else None
-        rows = self.config.moe_intermediate_size if len(layout[0]) > 1 else self.config.hidden_size
-        reason = stacked.why_not_packed(layout, rows)
-        if reason and layout[0][0].storage != "none":
-            events.emit_once(
-                ("packed", name), "ignored", setting="stored form of the experts", where=name, reason=reason
-            )
-        return None if reason else stacked.read_packed(layout, _finite)
+            layout = [[layout.row(expert)] for expert in range(self.config.n_routed_experts)]
+        return StoredExperts(name=name, layouts=layout, check=_finite, mine=range(len(layout)), device=device)
 
     def expert_storage(self) -> str:
         """What the experts of layer 0 are stored as."""
@@ -101,8 +101,7 @@ def open_model(folder: Path, config: ModelConfig, raw: dict[str, Any]) -> Stored
         problems += reasons
         if layout is not None:
             layouts[name] = layout
-    if not problems:
-        problems += _check_global_scales(layouts, found)
+    problems += check_global_scales(parts for slots in found.values() for parts in slots.values())
     model = StoredModel(config, layouts, str(folder))
     if not problems and quantization.get("moe_quant_algo") == "NVFP4" and "nvfp4" not in model.expert_storage():
         problems.append(f"config.json's moe_quant_algo is NVFP4, the experts are stored as {model.expert_storage()}")
@@ -182,54 +181,6 @@ def _integers(parts: dict[str, StoredTensor], shape: tuple[int, ...]) -> tuple[L
 def _named(name: str, reason: str) -> str:
     """A reason that begins with a verb gets the tensor it is about."""
     return f"{name} {reason}" if reason.startswith(("has ", "is ")) else reason
-
-
-def _check_global_scales(layouts: dict[str, Layout | Experts], found: Found) -> list[str]:
-    """Refuses scales on the wrong side of 1.
-
-    A factor is amax / 2688 and a divisor 2688 / amax. Weights and activations of this architecture stay below 2688 (the
-    activations are normalised, or clamped by swiglu_limit), so a factor above 1 or a divisor below 1 is the other
-    convention under the wrong name.
-    """
-    problems = []
-    for layout in _every(layouts):
-        if layout.global_scale is not None and layout.storage in FOUR_BITS:
-            problems += _wrong_side(layout.global_scale, divides=layout.storage == "compressed_tensors_nvfp4")
-    inputs = [
-        (part, tensor)
-        for slots in found.values()
-        for parts in slots.values()
-        for part, tensor in parts.items()
-        if part in INPUT_PARTS
-    ]
-    for part, tensor in inputs:
-        problems += _wrong_side(tensor, divides=part == "input_global_scale")
-    if inputs:
-        events.emit_once(
-            "input_scale", "ignored", setting=inputs[0][0], where=inputs[0][1].name, reason="activations stay in fp32"
-        )
-    return problems
-
-
-def _wrong_side(tensor: StoredTensor, *, divides: bool) -> list[str]:
-    if tensor.shape not in ((), (1,)) or tensor.dtype not in ("F32", "BF16", "F16"):
-        return [f"{tensor.name} is {tensor.dtype} {tensor.shape}, expected one F32 number"]
-    value = float(tensor.read())
-    if not math.isfinite(value) or value <= 0:
-        return [f"{tensor.name} is {value:g}, expected a positive number"]
-    if divides and value < 1:
-        return [f"{tensor.name} is {value:g}, expected 2688 / amax, which divides: this looks like amax / 2688"]
-    if not divides and value > 1:
-        return [f"{tensor.name} is {value:g}, expected amax / 2688, which multiplies: this looks like 2688 / amax"]
-    return []
-
-
-def _every(layouts: dict[str, Layout | Experts]) -> Iterator[Layout]:
-    for layout in layouts.values():
-        if isinstance(layout, Layout):
-            yield layout
-        else:
-            yield from (matrix for halves in layout for matrix in halves)
 
 
 def _finite(matrix: StoredMatrix, layout: Layout) -> StoredMatrix:

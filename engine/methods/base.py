@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-import torch
 from torch import Tensor
 
 from engine import events
+from engine.errors import CheckpointError
 from engine.events import Phase
-from engine.loading.formats import StoredMatrix
+from engine.loading.experts import StoredExperts
+from engine.loading.formats import Storage, is_same_number_format
 from engine.topk import Bypassed, TopKOutput
+from kernels.errors import KernelError
+from kernels.fp8_block_ref import Fp8Experts
 from kernels.nvfp4_layout import Nvfp4Experts
 
 if TYPE_CHECKING:
@@ -27,26 +31,34 @@ class Packed:
     codes: Tensor
     block_scale: Tensor | None = None
     global_scale: Tensor | None = None
+    # What codes of the activations are multiplied by, one fp32 number for all experts; None where the checkpoint
+    # says nothing of it.
+    input_scale: Tensor | None = None
 
-    def joined(self, *more: Packed) -> Packed:
-        """These experts and then those."""
-        packs = (self, *more)
-        codes = _joined([pack.codes for pack in packs])
-        assert codes is not None
-        return Packed(
-            codes,
-            _joined([pack.block_scale for pack in packs]),
-            _joined([pack.global_scale for pack in packs]),
+    def shapes(self) -> Packed:
+        """The same without what is in it, for whoever gave the memory back."""
+        block_scale, global_scale = (
+            part if part is None else part.to("meta") for part in (self.block_scale, self.global_scale)
         )
+        return Packed(self.codes.to("meta"), block_scale, global_scale, self.input_scale)
+
+    def joined(self, more: Packed) -> Packed:
+        """These experts and then those, which take the activations of these."""
+        return _stacked(iter((self, more)), len(self.codes) + len(more.codes), self.input_scale)
 
 
-def _joined(stacks: list[Tensor] | list[Tensor | None]) -> Tensor | None:
-    present = [stack for stack in stacks if stack is not None]
-    if len(present) < len(stacks):
-        return None
-    if present[0].element_size() > 1:
-        return torch.cat(present)
-    return torch.cat([stack.view(torch.uint8) for stack in present]).view(present[0].dtype)
+def _stacked(packs: Iterator[Packed], num_experts: int, input_scale: Tensor | None) -> Packed:
+    """One after the other into stacks of all, which the first one makes: nothing is held twice."""
+    stacks: dict[str, Tensor] = {}
+    start = 0
+    for pack in packs:
+        for part in ("codes", "block_scale", "global_scale"):
+            piece = getattr(pack, part)
+            if piece is not None:
+                stack = stacks.setdefault(part, piece.new_empty(num_experts, *piece.shape[1:]))
+                stack[start : start + len(piece)].copy_(piece)
+        start += len(pack.codes)
+    return Packed(stacks["codes"], stacks.get("block_scale"), stacks.get("global_scale"), input_scale)
 
 
 def nvfp4_of(w13: Packed, w2: Packed) -> Nvfp4Experts:
@@ -69,36 +81,55 @@ class MoEMethod(ABC):
     """Storage of the experts and the way through their computation.
 
     `runners` names the runners that understand this storage; on a machine without a GPU "auto" takes the first.
+    `takes_input_scale` says that activations are rounded with the checkpoint's own scale where it has one.
     `leaves_factor_to_epilogue` says that the method itself never applies the routed scaling factor: where neither
     router nor runner does, the block must.
     """
 
-    name: ClassVar[str]
+    name: ClassVar[Storage]
     runners: ClassVar[tuple[str, ...]]
+    takes_input_scale: ClassVar[bool] = False
     leaves_factor_to_epilogue: ClassVar[bool] = False
     weight_bits: ClassVar[int]
     activation_bits: ClassVar[int]
 
-    def load(self, weights: Tensor | StoredMatrix, layer: int) -> Packed:
-        """The packed form of a checkpoint's weights [E, N, K]: as they are where they are stored in this very form."""
-        if isinstance(weights, Tensor):
-            return self._encode_each(weights)
-        kept = weights.stored_as(self.name)
-        if kept is not None:
-            return Packed(kept.codes, kept.block_scale, kept.global_scale)
-        events.emit_once(
-            ("requantised", layer),
-            "ignored",
-            setting=f"stored form of the experts ({weights.storage})",
-            where=f"engine/methods/base.py, layer {layer}",
-            reason=f"expert_quant is {self.name}: decoded and encoded anew",
-        )
-        return self._encode_each(weights.decode())
+    def load(self, weights: Tensor | StoredExperts, layer: int) -> Packed:
+        """The packed form of experts [E, N, K]: as they are where the checkpoint stores them in this very form.
 
-    def _encode_each(self, w_ENK: Tensor) -> Packed:
-        """Expert by expert: what encoding needs on the way stays small beside the weights."""
-        first, *rest = (self.encode(w_NK[None]) for w_NK in w_ENK)
-        return first.joined(*rest)
+        Others are encoded one by one: what that needs on the way stays small beside the weights.
+
+        Raises:
+            CheckpointError: this form cannot hold the weights: a width that its blocks do not divide, NaN, infinity.
+        """
+        if isinstance(weights, Tensor):
+            return self._encoded(weights, len(weights), None, f"experts of layer {layer}")
+        input_scale = self._input_scale(weights, layer)
+        kept = weights.kept_as(self.name)
+        if kept is not None:
+            return Packed(kept.codes, kept.block_scale, kept.global_scale, input_scale)
+        return self._encoded(weights.numbers(), len(weights), input_scale, weights.name)
+
+    def _encoded(self, matrices: Iterable[Tensor], count: int, input_scale: Tensor | None, name: str) -> Packed:
+        try:
+            return _stacked((self.encode(w_NK[None]) for w_NK in matrices), count, input_scale)
+        except KernelError as error:
+            raise CheckpointError(f"{name} cannot be stored as {self.name}: {error}") from error
+
+    def _input_scale(self, weights: StoredExperts, layer: int) -> Tensor | None:
+        """The checkpoint's scale of the activations, where it is one for this format."""
+        input_scale = weights.input_scale()
+        same = all(is_same_number_format(storage, self.name) for storage in weights.storages)
+        if input_scale is None or (self.takes_input_scale and same):
+            return input_scale
+        why = f"the scale is one for {' and '.join(weights.storages)}" if self.takes_input_scale else "which takes none"
+        events.emit_once(
+            ("input_scale", layer),
+            "ignored",
+            setting="input_scale",
+            where=f"engine/methods/base.py, layer {layer}",
+            reason=f"expert_quant is {self.name}, " + why,
+        )
+        return None
 
     @abstractmethod
     def encode(self, w_ENK: Tensor) -> Packed:
@@ -109,11 +140,19 @@ class MoEMethod(ABC):
         """The fp32 weights [E, N, K] that the packed ones stand for."""
 
     @abstractmethod
-    def quantise_activations(self, x_ND: Tensor) -> Tensor:
-        """fp32 rows as the low-precision GEMM of this format sees them; rows do not influence each other."""
+    def quantise_activations(self, x_ND: Tensor, input_scale: Tensor | None = None) -> Tensor:
+        """fp32 rows as the low-precision GEMM of this format sees them; rows do not influence each other.
+
+        Args:
+            input_scale: the checkpoint's scale of these activations; only formats that take one get one.
+        """
 
     def nvfp4_experts(self, w13: Packed, w2: Packed) -> Nvfp4Experts | None:
         """The weights as the NVFP4 kernels take them, or None where they are in another format."""
+        return None
+
+    def fp8_experts(self, w13: Packed, w2: Packed) -> Fp8Experts | None:
+        """The weights as the FP8 kernels take them, or None where they are in another format."""
         return None
 
     @abstractmethod
@@ -122,4 +161,4 @@ class MoEMethod(ABC):
 
     @abstractmethod
     def apply(self, layer: FusedMoE, x_TD: Tensor, topk_output: TopKOutput | Bypassed, phase: Phase) -> Tensor:
-        """The weighted sum of the routed experts, fp32 [T, D]."""
+        """The weighted sum of the routed experts [T, D]: fp32 by a reference, the tokens' dtype by a kernel."""

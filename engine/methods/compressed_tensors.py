@@ -14,7 +14,6 @@ from torch import Tensor
 
 from engine import events
 from engine.events import Phase
-from engine.loading.formats import StoredMatrix
 from engine.methods.activations import per_block_nvfp4
 from engine.methods.base import MoEMethod, Packed, nvfp4_of
 from engine.runners import RUNNERS, MoeRunner
@@ -30,12 +29,7 @@ class CompressedTensorsNvFp4MoEMethod(MoEMethod):
     name = "compressed_tensors_nvfp4"
     runners = ("reference", "triton", "marlin", "cutlass", "trtllm")
     weight_bits = activation_bits = 4
-
-    def load(self, weights: Tensor | StoredMatrix, layer: int) -> Packed:
-        if isinstance(weights, StoredMatrix) and weights.storage == "nvfp4" and weights.global_scale is not None:
-            # The loader turns every global scale into a multiplier.
-            return Packed(weights.codes, weights.block_scale, 1 / weights.global_scale)
-        return super().load(weights, layer)
+    takes_input_scale = True
 
     def encode(self, w_ENK: Tensor) -> Packed:
         codes, block_scale, multiplier_E = nvfp4_ref.encode(w_ENK)
@@ -45,8 +39,8 @@ class CompressedTensorsNvFp4MoEMethod(MoEMethod):
         assert packed.block_scale is not None
         return nvfp4_ref.decode(packed.codes, packed.block_scale, _inverse(packed))
 
-    def quantise_activations(self, x_ND: Tensor) -> Tensor:
-        return per_block_nvfp4(x_ND)
+    def quantise_activations(self, x_ND: Tensor, input_scale: Tensor | None = None) -> Tensor:
+        return per_block_nvfp4(x_ND, input_scale)
 
     def nvfp4_experts(self, w13: Packed, w2: Packed) -> Nvfp4Experts:
         return nvfp4_of(*(replace(packed, global_scale=_inverse(packed)) for packed in (w13, w2)))
@@ -56,7 +50,7 @@ class CompressedTensorsNvFp4MoEMethod(MoEMethod):
 
     def apply(self, layer: FusedMoE, x_TD: Tensor, topk_output: TopKOutput | Bypassed, phase: Phase) -> Tensor:
         events.route(
-            "experts",
+            "moe_method",
             CompressedTensorsNvFp4MoEMethod.apply,
             layer=layer.layer,
             phase=phase,

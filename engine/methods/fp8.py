@@ -17,6 +17,7 @@ from engine.methods.base import MoEMethod, Packed
 from engine.runners import RUNNERS, MoeRunner
 from engine.topk import Bypassed, TopKOutput
 from kernels import fp8_block_ref
+from kernels.fp8_block_ref import Fp8Experts
 
 if TYPE_CHECKING:
     from engine.experts import FusedMoE
@@ -35,15 +36,21 @@ class Fp8MoEMethod(MoEMethod):
         assert packed.block_scale is not None
         return fp8_block_ref.decode(packed.codes, packed.block_scale)
 
-    def quantise_activations(self, x_ND: Tensor) -> Tensor:
+    def quantise_activations(self, x_ND: Tensor, input_scale: Tensor | None = None) -> Tensor:
+        assert input_scale is None
         return per_group_e4m3(x_ND)
+
+    def fp8_experts(self, w13: Packed, w2: Packed) -> Fp8Experts:
+        assert w13.block_scale is not None
+        assert w2.block_scale is not None
+        return Fp8Experts(w13=w13.codes, w13_scale=w13.block_scale, w2=w2.codes, w2_scale=w2.block_scale)
 
     def create_moe_runner(self, layer: FusedMoE) -> MoeRunner:
         runner = RUNNERS[layer.runner_name]
         return runner(layer.runner_config, self, layer.w13, layer.w2)
 
     def apply(self, layer: FusedMoE, x_TD: Tensor, topk_output: TopKOutput | Bypassed, phase: Phase) -> Tensor:
-        events.route("experts", Fp8MoEMethod.apply, layer=layer.layer, phase=phase, reason="expert_quant is fp8")
+        events.route("moe_method", Fp8MoEMethod.apply, layer=layer.layer, phase=phase, reason="expert_quant is fp8")
         routed_TD = layer.runner.run(x_TD, topk_output, phase)
         if layer.runner.applies_routed_scaling_factor:
             return routed_TD

@@ -28,6 +28,7 @@ class ModelOptFp8MoEMethod(MoEMethod):
     name = "modelopt_fp8"
     runners = ("reference", "triton", "cutlass", "trtllm")
     weight_bits = activation_bits = 8
+    takes_input_scale = True
 
     def encode(self, w_ENK: Tensor) -> Packed:
         if not torch.isfinite(w_ENK).all():
@@ -41,15 +42,15 @@ class ModelOptFp8MoEMethod(MoEMethod):
         assert packed.global_scale is not None
         return packed.codes.float() * packed.global_scale[:, None, None]
 
-    def quantise_activations(self, x_ND: Tensor) -> Tensor:
-        return per_row_e4m3(x_ND)
+    def quantise_activations(self, x_ND: Tensor, input_scale: Tensor | None = None) -> Tensor:
+        return per_row_e4m3(x_ND, input_scale)
 
     def create_moe_runner(self, layer: FusedMoE) -> MoeRunner:
         return RUNNERS[layer.runner_name](layer.runner_config, self, layer.w13, layer.w2)
 
     def apply(self, layer: FusedMoE, x_TD: Tensor, topk_output: TopKOutput | Bypassed, phase: Phase) -> Tensor:
         events.route(
-            "experts",
+            "moe_method",
             ModelOptFp8MoEMethod.apply,
             layer=layer.layer,
             phase=phase,

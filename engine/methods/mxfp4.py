@@ -35,12 +35,13 @@ class Mxfp4MoEMethod(MoEMethod):
         assert packed.block_scale is not None
         return mxfp4_ref.decode(packed.codes, packed.block_scale)
 
-    def quantise_activations(self, x_ND: Tensor) -> Tensor:
+    def quantise_activations(self, x_ND: Tensor, input_scale: Tensor | None = None) -> Tensor:
+        assert input_scale is None
         return per_block_mxfp8(x_ND)
 
     def create_moe_runner(self, layer: FusedMoE) -> MoeRunner:
         return RUNNERS[layer.runner_name](layer.runner_config, self, layer.w13, layer.w2)
 
     def apply(self, layer: FusedMoE, x_TD: Tensor, topk_output: TopKOutput | Bypassed, phase: Phase) -> Tensor:
-        events.route("experts", Mxfp4MoEMethod.apply, layer=layer.layer, phase=phase, reason="expert_quant is mxfp4")
+        events.route("moe_method", Mxfp4MoEMethod.apply, layer=layer.layer, phase=phase, reason="expert_quant is mxfp4")
         return layer.runner.run(x_TD, topk_output, phase)

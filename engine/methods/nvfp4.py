@@ -28,6 +28,7 @@ class NvFp4MoEMethod(MoEMethod):
     name = "nvfp4"
     runners = ("reference", "triton", "marlin", "cutlass", "trtllm")
     weight_bits = activation_bits = 4
+    takes_input_scale = True
 
     def encode(self, w_ENK: Tensor) -> Packed:
         return Packed(*nvfp4_ref.encode(w_ENK))
@@ -37,8 +38,8 @@ class NvFp4MoEMethod(MoEMethod):
         assert packed.global_scale is not None
         return nvfp4_ref.decode(packed.codes, packed.block_scale, packed.global_scale)
 
-    def quantise_activations(self, x_ND: Tensor) -> Tensor:
-        return per_block_nvfp4(x_ND)
+    def quantise_activations(self, x_ND: Tensor, input_scale: Tensor | None = None) -> Tensor:
+        return per_block_nvfp4(x_ND, input_scale)
 
     def nvfp4_experts(self, w13: Packed, w2: Packed) -> Nvfp4Experts:
         return nvfp4_of(w13, w2)
@@ -48,5 +49,5 @@ class NvFp4MoEMethod(MoEMethod):
         return runner(layer.runner_config, self, layer.w13, layer.w2)
 
     def apply(self, layer: FusedMoE, x_TD: Tensor, topk_output: TopKOutput | Bypassed, phase: Phase) -> Tensor:
-        events.route("experts", NvFp4MoEMethod.apply, layer=layer.layer, phase=phase, reason="expert_quant is nvfp4")
+        events.route("moe_method", NvFp4MoEMethod.apply, layer=layer.layer, phase=phase, reason="expert_quant is nvfp4")
         return layer.runner.run(x_TD, topk_output, phase)

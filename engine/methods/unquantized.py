@@ -32,7 +32,8 @@ class UnquantizedMoEMethod(MoEMethod):
     def decode(self, packed: Packed) -> Tensor:
         return packed.codes
 
-    def quantise_activations(self, x_ND: Tensor) -> Tensor:
+    def quantise_activations(self, x_ND: Tensor, input_scale: Tensor | None = None) -> Tensor:
+        assert input_scale is None
         return x_ND
 
     def create_moe_runner(self, layer: FusedMoE) -> MoeRunner:
@@ -40,6 +41,6 @@ class UnquantizedMoEMethod(MoEMethod):
 
     def apply(self, layer: FusedMoE, x_TD: Tensor, topk_output: TopKOutput | Bypassed, phase: Phase) -> Tensor:
         events.route(
-            "experts", UnquantizedMoEMethod.apply, layer=layer.layer, phase=phase, reason="expert_quant is none"
+            "moe_method", UnquantizedMoEMethod.apply, layer=layer.layer, phase=phase, reason="expert_quant is none"
         )
         return layer.runner.run(x_TD, topk_output, phase)

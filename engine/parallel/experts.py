@@ -9,13 +9,13 @@ Live when: expert_parallel_size is more than 1; the process group is torch.distr
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from engine.errors import ConfigError
-from engine.loading.formats import StoredMatrix
+from engine.loading.experts import StoredExperts
 from engine.topk import TopKOutput
 
 
@@ -38,16 +38,9 @@ class ExpertShard:
     def num_local(self) -> int:
         return self.num_experts // self.size
 
-    def take(self, weights: Tensor | StoredMatrix) -> Tensor | StoredMatrix:
+    def take(self, weights: Tensor | StoredExperts) -> Tensor | StoredExperts:
         """The experts of this process out of all of a projection, whose first axis they are."""
-        if isinstance(weights, Tensor):
-            return weights[self.local]
-        codes, block_scale, global_scale = (
-            None if part is None else part[self.local]
-            for part in (weights.codes, weights.block_scale, weights.global_scale)
-        )
-        assert codes is not None
-        return replace(weights, codes=codes, block_scale=block_scale, global_scale=global_scale)
+        return weights[self.local] if isinstance(weights, Tensor) else weights.within(self.local)
 
     @property
     def local(self) -> slice:
@@ -72,5 +65,6 @@ class ExpertShard:
                 f"settings: expert_parallel_size is {self.size}, expected a torch.distributed group of that size",
                 hint="Start every process through engine.parallel.launch.spawn, or call init_process_group first.",
             )
-        distributed.all_reduce(partial_TD)
-        return partial_TD
+        summed_TD = partial_TD.float()
+        distributed.all_reduce(summed_TD)
+        return summed_TD

@@ -5,16 +5,28 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from engine.checkpoint import load_checkpoint
 from engine.engine import Engine
+from engine.loading.reader import EXPERT_SUFFIXES
 from engine.task import ask, make_contexts
 
 DECODED_TOKENS = 8
+
+
+def params_of(checkpoint: Path) -> dict[str, Tensor]:
+    """What the oracle computes with, under Hugging Face's names and in fp32: all tensors but the routed experts.
+
+    Those come from the engine, which holds them in a format of its own.
+    """
+    _, tensors = load_checkpoint(checkpoint)
+    return {name: tensors.by_name[name] for name in tensors.by_name if not name.endswith(EXPERT_SUFFIXES)}
 
 
 @dataclass(frozen=True, slots=True)

@@ -131,7 +131,7 @@ def _cells(row: Row, ones: list[Measured]) -> Iterator[str]:
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = session.parser_of("contract", __doc__, "--only nvfp4/marlin")
+    parser = session.parser_of("contract", __doc__, "--only nvfp4/marlin/hash")
     parser.add_argument("--only", default="", metavar="TEXT", help="rows whose name has this in it (default all)")
     parser.add_argument("--markdown", action="store_true", help="print the table of docs/contract.md")
     return session.run(parser, argv, work)

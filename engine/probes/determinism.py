@@ -96,7 +96,7 @@ def work(args: argparse.Namespace) -> None:
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = session.parser_of("determinism", __doc__, "--contexts 2 --length 600 --chunk 7")
+    parser = session.parser_of("determinism", __doc__, "--contexts 2 --length 200 --chunk 7")
     parser.add_argument(
         "--contexts", type=session.count, default=4, help="contexts, each tried beside the others (default 4)"
     )

@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
 import torch
-from safetensors.torch import load_file
 from torch import Tensor
 
 from engine import events
@@ -27,7 +26,7 @@ from engine.oracle import routed_sum, shared_expert
 from engine.oracle.attention import attend
 from engine.oracle.parts import Params, mix_coefficients, read_streams, write_streams
 from engine.probes import session
-from engine.probes.capture import Call, recorded, run_through, sample_ids
+from engine.probes.capture import Call, params_of, recorded, run_through, sample_ids
 from engine.topk import HashTopK, StandardTopK
 from kernels.index_page_ref import quantise_keys
 
@@ -143,7 +142,7 @@ def rows_of_layer(engine: Engine, number: int, params: Params, ids_BT: Tensor) -
 
 def work(args: argparse.Namespace) -> None:
     engine = Engine.load(args.checkpoint)
-    params = load_file(args.checkpoint / "model.safetensors")
+    params = params_of(args.checkpoint)
     ids_BT = sample_ids(args.seed, args.contexts, args.length)
     worst: dict[str, float] = {}
     print(f"{'layer':>5} {'op':<10} {'phase':<8} {'relative error':>14}")
@@ -166,8 +165,8 @@ def work(args: argparse.Namespace) -> None:
 
 def main(argv: list[str] | None = None) -> int:
     parser = session.parser_of("differential", __doc__, "--length 256")
-    parser.add_argument("--contexts", type=int, default=2, help="contexts to take inputs from (default 2)")
-    parser.add_argument("--length", type=int, default=704, help="tokens of each; beyond 512 the indexer chooses")
+    parser.add_argument("--contexts", type=session.count, default=2, help="contexts to take inputs from (default 2)")
+    parser.add_argument("--length", type=session.count, default=704, help="tokens; beyond 512 the indexer chooses")
     return session.run(parser, argv, work)
 
 

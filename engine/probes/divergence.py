@@ -112,7 +112,7 @@ def _folder(out: Path | None) -> Path:
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = session.parser_of("divergence", __doc__, "--out /tmp/new --against /tmp/old/divergence-s0.safetensors")
+    parser = session.parser_of("divergence", __doc__, "--length 96 --out recording")
     parser.add_argument("--contexts", type=session.count, default=2, help="contexts to record (default 2)")
     parser.add_argument("--length", type=session.count, default=160, help="tokens of each (default 160)")
     parser.add_argument("--out", type=Path, metavar="DIR", help="where the file goes")

@@ -17,14 +17,14 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from safetensors.torch import load_file
 from torch import Tensor
 
 from engine import events
 from engine.engine import Engine
+from engine.errors import InputError
 from engine.oracle import Experts, forward
 from engine.probes import session
-from engine.probes.capture import sample_ids
+from engine.probes.capture import params_of, sample_ids
 from engine.task import ASK_TOKENS
 
 TAIL_TOKENS = 8  # context tokens that are decoded, before the question
@@ -54,13 +54,15 @@ def compare(engine: Engine, experts: Experts, params: dict[str, Tensor], ids_BT:
 
 def work(args: argparse.Namespace) -> None:
     engine = Engine.load(args.checkpoint)
-    params = load_file(args.checkpoint / "model.safetensors")
+    params = params_of(args.checkpoint)
     experts = {layer: engine.expert_weights(layer) for layer in range(engine.config.num_hidden_layers)}
     scores: dict[str, list[float]] = defaultdict(list)
     agreements: dict[str, list[float]] = defaultdict(list)
     wanted = [(length, args.contexts) for length in args.lengths]
     wanted += [(length, args.long) for length in args.long_lengths]
     groups = [(length, count) for length, count in wanted if count > 0]
+    if not groups:
+        raise InputError("--contexts and --long are 0, expected one of them to be at least 1")
     for done, (length, count) in enumerate(groups):
         ids_BT = sample_ids(args.seed, count, length)
         rng = np.random.default_rng([args.seed, length, 1])
@@ -93,12 +95,12 @@ def work(args: argparse.Namespace) -> None:
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = session.parser_of("kl", __doc__, "--contexts 10 --long 0")
+    parser = session.parser_of("kl", __doc__, "--contexts 4 --long 0")
     parser.add_argument("--lengths", type=session.numbers(int), default="192,256,320", help="tokens of a prompt")
-    parser.add_argument("--contexts", type=int, default=20, help="contexts per length (default 20)")
+    parser.add_argument("--contexts", type=session.amount, default=20, help="contexts per length (default 20)")
     parser.add_argument("--long-lengths", type=session.numbers(int), default="1024", help="beyond the indexer's reach")
-    parser.add_argument("--long", type=int, default=6, help="contexts per long length (default 6)")
-    parser.add_argument("--positions", type=int, default=8, help="prefill positions compared per context (default 8)")
+    parser.add_argument("--long", type=session.amount, default=6, help="contexts per long length (default 6)")
+    parser.add_argument("--positions", type=session.count, default=8, help="of each prefill (default 8)")
     return session.run(parser, argv, work)
 
 

@@ -17,7 +17,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
-from safetensors.torch import load_file
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -25,7 +24,7 @@ from engine import events
 from engine.engine import Engine
 from engine.oracle.parts import Params, rms
 from engine.probes import session
-from engine.probes.capture import recorded, run_through, sample_ids
+from engine.probes.capture import params_of, recorded, run_through, sample_ids
 
 REPEATS = 25
 
@@ -102,7 +101,7 @@ def median_us(operands: tuple[Tensor, Tensor], dtype: torch.dtype) -> float:
 
 def work(args: argparse.Namespace) -> None:
     engine = Engine.load(args.checkpoint)
-    params = load_file(args.checkpoint / "model.safetensors")
+    params = params_of(args.checkpoint)
     with torch.inference_mode():
         measured = list(OPS[args.op](engine, params, sample_ids(args.seed, args.contexts, args.length)))
         print(f"{'site':<16} {'error':>9} {'argmax agrees':>14} {'fp32 us':>9} {'bf16 us':>9}")
@@ -124,8 +123,8 @@ def work(args: argparse.Namespace) -> None:
 def main(argv: list[str] | None = None) -> int:
     parser = session.parser_of("microbench", __doc__, "--op router")
     parser.add_argument("--op", choices=sorted(OPS), default="mhc-premix")
-    parser.add_argument("--contexts", type=int, default=4, help="contexts to take activations from (default 4)")
-    parser.add_argument("--length", type=int, default=256, help="tokens of each (default 256)")
+    parser.add_argument("--contexts", type=session.count, default=4, help="contexts to take inputs from (default 4)")
+    parser.add_argument("--length", type=session.count, default=256, help="tokens of each (default 256)")
     return session.run(parser, argv, work)
 
 

@@ -33,7 +33,7 @@ def answers(engine: Engine, context_ids_BT: Ids, questions_BQ4: Ids) -> Ids:
     asked = torch.from_numpy(questions_BQ4).flatten(0, 1)
     for step in range(asked.shape[1]):
         logits = engine.decode(asked[:, step], forked)
-    return logits.argmax(-1).view(batch, num_questions).numpy()
+    return logits.argmax(-1).view(batch, num_questions).cpu().numpy()
 
 
 def depths_of(args: argparse.Namespace) -> Ids:
@@ -99,10 +99,10 @@ def _metric(found: list[bool], tags: dict[str, float]) -> None:
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = session.parser_of("needle", __doc__, "--lengths 256,2048 --contexts 20")
+    parser = session.parser_of("needle", __doc__, "--lengths 256,1024 --contexts 8")
     parser.add_argument("--lengths", type=session.numbers(int), default="256,1024,2048", help="tokens of a prompt")
-    parser.add_argument("--contexts", type=int, default=40, help="contexts per length (default 40)")
-    parser.add_argument("--questions", type=int, default=4, help="questions per context (default 4)")
+    parser.add_argument("--contexts", type=session.count, default=40, help="contexts per length (default 40)")
+    parser.add_argument("--questions", type=session.count, default=4, help="questions per context (default 4)")
     parser.add_argument("--depths", type=session.numbers(float), default="0,.25,.5,.75,1", help="0 is the first fact")
     return session.run(parser, argv, work)
 

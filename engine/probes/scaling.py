@@ -16,14 +16,13 @@ import sys
 from dataclasses import dataclass
 
 import torch
-from safetensors.torch import load_file
 from torch import Tensor
 
 from engine import events
 from engine.engine import Engine
 from engine.oracle import routed_sum, shared_expert
 from engine.probes import session
-from engine.probes.capture import recorded, run_through, sample_ids
+from engine.probes.capture import params_of, recorded, run_through, sample_ids
 
 BRANCHES = ("routed", "shared")
 
@@ -55,7 +54,7 @@ def work(args: argparse.Namespace) -> None:
     engine = Engine.load(args.checkpoint)
     factor = engine.model.layers[0].mlp.routed_scaling_factor
     doubled = Engine.load(args.checkpoint, routed_scaling_factor=2 * factor)
-    params = load_file(args.checkpoint / "model.safetensors")
+    params = params_of(args.checkpoint)
     ids_BT = sample_ids(args.seed, args.contexts, args.length)
     print(f"{'layer':>5} {'phase':>8} {'branch':>7} {'exponent':>9} {'gain':>9} {'residual':>9}")
     worst = 0.0
@@ -100,8 +99,8 @@ def _report(layer: int, phase: str, once: Fit, twice: Fit, factor: float) -> lis
 
 def main(argv: list[str] | None = None) -> int:
     parser = session.parser_of("scaling", __doc__, "--length 128")
-    parser.add_argument("--contexts", type=int, default=4, help="contexts to take inputs from (default 4)")
-    parser.add_argument("--length", type=int, default=160, help="tokens of each (default 160)")
+    parser.add_argument("--contexts", type=session.count, default=4, help="contexts to take inputs from (default 4)")
+    parser.add_argument("--length", type=session.count, default=160, help="tokens of each (default 160)")
     return session.run(parser, argv, work)
 
 

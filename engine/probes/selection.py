@@ -18,14 +18,13 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from safetensors.torch import load_file
 from torch import Tensor
 
 from engine import events, oracle
 from engine.engine import Engine
 from engine.errors import InputError
 from engine.probes import session
-from engine.probes.capture import recorded
+from engine.probes.capture import params_of, recorded
 from engine.task import ASK_TOKENS, ask, fact_at_depth, make_contexts, value_positions
 
 PER_BATCH = 4
@@ -87,7 +86,7 @@ def look(engine: Engine, params: dict[str, Tensor], ids_BT: Tensor, gold_at_B: n
 
 def work(args: argparse.Namespace) -> None:
     engine = Engine.load(args.checkpoint)
-    params = load_file(args.checkpoint / "model.safetensors")
+    params = params_of(args.checkpoint)
     found: dict[tuple[int, int], list[Found]] = defaultdict(list)
     for length in args.lengths:
         rng = np.random.default_rng([args.seed, length])
@@ -136,7 +135,7 @@ def _report(found: dict[tuple[int, int], list[Found]]) -> None:
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = session.parser_of("selection", __doc__, "--lengths 1024,2048 --contexts 10")
+    parser = session.parser_of("selection", __doc__, "--lengths 1024 --contexts 4")
     parser.add_argument("--lengths", type=session.numbers(int), default="1024,2048", help="tokens of a prompt")
     parser.add_argument("--contexts", type=session.count, default=8, help="contexts per length (default 8)")
     parser.add_argument("--depths", type=session.numbers(float), default="0,.25,.5,.75,1", help="0 is the first fact")

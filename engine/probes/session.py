@@ -22,6 +22,7 @@ import torch
 from engine import events
 from engine.checkpoint import DEFAULT_CHECKPOINT
 from engine.errors import EngineError
+from kernels.errors import KernelError
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
@@ -34,7 +35,7 @@ def parser_of(name: str, doc: str | None, example: str) -> argparse.ArgumentPars
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--checkpoint", type=Path, default=DEFAULT_CHECKPOINT, help="folder (default: the shipped one)")
-    parser.add_argument("--seed", type=int, default=os.environ.get("LIVEPATH_SEED") or "0", help="or LIVEPATH_SEED")
+    parser.add_argument("--seed", type=amount, default=os.environ.get("LIVEPATH_SEED") or "0", help="or LIVEPATH_SEED")
     return parser
 
 
@@ -52,8 +53,17 @@ def numbers(kind: type[int] | type[float]) -> Callable[[str], list[float]]:
 
 def count(text: str) -> int:
     """An argument type: a number of things, at least one."""
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of at least 1")
+    return _at_least(1, text)
+
+
+def amount(text: str) -> int:
+    """An argument type: a number of things, possibly none."""
+    return _at_least(0, text)
+
+
+def _at_least(least: int, text: str) -> int:
+    if not text.isdecimal() or int(text) < least:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of at least {least}")
     return int(text)
 
 
@@ -67,7 +77,7 @@ def run(parser: argparse.ArgumentParser, argv: list[str] | None, work: Callable[
     try:
         work(args)
         status, code = "ok", 0
-    except EngineError as error:
+    except (EngineError, KernelError) as error:
         print(f"{parser.prog}: {error}", file=sys.stderr)
     finally:
         events.emit("end", status=status, wall_s=round(time.monotonic() - began, 3))

@@ -37,9 +37,8 @@ class CutlassRunner(MoeRunner):
     def run(self, x_TD: Tensor, topk_output: TopKOutput | Bypassed, phase: Phase) -> Tensor:
         assert isinstance(topk_output, TopKOutput)
         self.say_routes(phase)
-        w13 = self.method.decode(with_rows(_linear(self.w13, self.w13_scales), swap_halves))
-        w2 = self.method.decode(_linear(self.w2, self.w2_scales))
-        return self.compute(x_TD, w13, w2, topk_output, phase)
+        w13, w2 = with_rows(_linear(self.w13, self.w13_scales), swap_halves), _linear(self.w2, self.w2_scales)
+        return self.compute_rounded(x_TD, w13, w2, topk_output, phase)
 
 
 def _tiled(packed: Packed) -> tuple[Packed, tuple[int, int] | None]:

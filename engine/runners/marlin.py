@@ -1,8 +1,9 @@
 """The Marlin-like runner: codes kept in tiles of 16 rows x 8 bytes, undone just before the arithmetic.
 
-Contract: models the backend's layout and its scaling contract; the arithmetic is the engine's own, for NVFP4 on a GPU a
-Triton kernel on packed weights. The final reduction multiplies by the routed scaling factor it was handed, always, so a
-router that also applies it makes the factor count twice.
+Contract: models the backend's layout and its scaling contract; the arithmetic is the engine's own. On a GPU the weights
+are kept in the layout of its Triton kernels (`kept`), as undoing tiles would copy a layer per call. The final reduction
+multiplies by the routed scaling factor it was handed, always, so a router that also applies it makes the factor count
+twice.
 Live when: the runner is "marlin", which "auto" takes for four-bit formats on 8.x and 9.x.
 """
 
@@ -19,6 +20,7 @@ from torch.nn import functional as F
 
 from engine.events import Phase
 from engine.runners.base import MoeRunner, MoeRunnerConfig
+from engine.runners.kept import kept_for_kernels
 from engine.topk import Bypassed, TopKOutput
 
 if TYPE_CHECKING:
@@ -37,17 +39,22 @@ class MarlinRunner(MoeRunner):
     def __init__(self, config: MoeRunnerConfig, method: MoEMethod, w13: Packed, w2: Packed) -> None:
         self.config, self.method = config, method
         self.w13_shape, self.w2_shape = w13.codes.shape, w2.codes.shape
-        self.w13, self.w2 = (replace(packed, codes=repack(packed.codes)) for packed in (w13, w2))
+        self.kept = kept_for_kernels(method, w13, w2, config.dtype, config.kernels)
+        if self.kept is None:
+            self.w13, self.w2 = (replace(packed, codes=repack(packed.codes)) for packed in (w13, w2))
 
     def run(self, x_TD: Tensor, topk_output: TopKOutput | Bypassed, phase: Phase) -> Tensor:
         assert isinstance(topk_output, TopKOutput)
         self.say_routes(phase)
-        w13, w2 = (
-            replace(packed, codes=unpack(packed.codes, shape))
-            for packed, shape in ((self.w13, self.w13_shape), (self.w2, self.w2_shape))
-        )
         factor = self.config.routed_scaling_factor
-        summed_TD = self.compute_packed(x_TD, w13, w2, topk_output, phase, factor=factor)
+        if self.kept is None:
+            w13, w2 = (
+                replace(packed, codes=unpack(packed.codes, shape))
+                for packed, shape in ((self.w13, self.w13_shape), (self.w2, self.w2_shape))
+            )
+            summed_TD = self.compute_packed(x_TD, w13, w2, topk_output, phase, factor=factor)
+        else:
+            summed_TD = self.compute_kept(x_TD, self.kept, topk_output, phase, factor=factor)
         self.config.say_factor("kernel", phase)
         return summed_TD
 

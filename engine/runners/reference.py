@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import torch
 from torch import Tensor
 
 from engine import events
 from engine.events import Phase
+from engine.requested import PLAIN_FP32, without_kernel
 from engine.runners.base import MoeRunner, MoeRunnerConfig
 from engine.topk import Bypassed, TopKOutput
 from kernels import dispatch
@@ -28,7 +30,10 @@ class ReferenceRunner(MoeRunner):
 
     def __init__(self, config: MoeRunnerConfig, method: MoEMethod, w13: Packed, w2: Packed) -> None:
         self.config, self.method = config, method
-        self.w13, self.w2 = method.decode(w13), method.decode(w2)
+        self.w13, self.w2 = method.decode(w13).to(config.dtype), method.decode(w2).to(config.dtype)
+        self.kernels = config.kernels
+        if config.dtype == torch.float32:
+            self.kernels = without_kernel(config.kernels, "experts", config.layer, PLAIN_FP32)
 
     def run(self, x_TD: Tensor, topk_output: TopKOutput | Bypassed, phase: Phase) -> Tensor:
         assert isinstance(topk_output, TopKOutput)
@@ -40,5 +45,6 @@ class ReferenceRunner(MoeRunner):
             topk_output.topk_ids_TK,
             topk_output.topk_weights_TK,
             self.config.swiglu_limit,
-            record=lambda choice: events.choice(choice, layer=self.config.layer, phase=phase),
+            requested=self.kernels,
+            record=events.recorder(layer=self.config.layer, phase=phase),
         )

@@ -38,8 +38,7 @@ class TrtllmRunner(MoeRunner):
         self.say_routes(phase)
         if isinstance(topk_output, Bypassed):
             topk_output = self.route_inside(x_TD, topk_output, phase)
-        w13, w2 = self.method.decode(with_rows(self.w13, deinterleave)), self.method.decode(self.w2)
-        return self.compute(x_TD, w13, w2, topk_output, phase)
+        return self.compute_rounded(x_TD, with_rows(self.w13, deinterleave), self.w2, topk_output, phase)
 
     def route_inside(self, x_TD: Tensor, bypassed: Bypassed, phase: Phase) -> TopKOutput:
         """Picks from the router's matrix and bias, weights multiplied by the factor of the runner's config."""
@@ -51,7 +50,7 @@ class TrtllmRunner(MoeRunner):
             phase=phase,
             reason="moe layer, and the runner routes inside",
         )
-        picked = bypassed.router.select(x_TD)
+        picked = bypassed.router.select(x_TD, events.recorder(layer=config.layer, phase=phase))
         weights_TK = picked.topk_weights_TK * config.routed_scaling_factor
         events.constant(config.routed_scaling_factor, site="kernel", layer=config.layer, phase=phase)
         return bypassed.localise(TopKOutput(picked.topk_ids_TK, weights_TK))

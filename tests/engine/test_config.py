@@ -46,6 +46,21 @@ def test_older_lists_mean_the_same_architecture() -> None:
         ({"n_shared_experts": 2}, "n_shared_experts is 2, expected 1"),
         ({"rope_parameters": {"rope_type": "linear", "factor": 2.0}}, "rope_parameters.rope_type is 'linear'"),
         ({"layer_types": None}, "neither layer_types nor compress_ratios is given"),
+        ({"layer_types": 5}, "layer_types is 5, expected a list"),
+        ({"hidden_size": "128"}, "hidden_size is '128', expected a whole number of at least 1"),
+        ({"hidden_size": -4, "o_groups": 0}, "(?s)hidden_size is -4, .*o_groups is 0, expected a whole number"),
+        ({"routed_scaling_factor": float("nan")}, "routed_scaling_factor is nan, expected a number above 0"),
+        ({"norm_topk_prob": "yes"}, "norm_topk_prob is 'yes', expected true or false"),
+        ({"compress_rates": {CSA: 0, HCA: 16}}, rf"compress_rates\[{CSA}\] is 0, expected a whole number"),
+        ({"compress_rates": {CSA: 4}}, rf"compress_rates\[{HCA}\] is None"),
+        ({"compress_rates": [4]}, r"compress_rates is \[4\], expected an object"),
+        ({"rope_parameters": 5}, "rope_parameters is 5, expected an object"),
+        ({"rope_parameters": {"rope_type": "yarn"}}, "rope_parameters.factor is None, expected a number above 0"),
+        ({"architectures": 5}, "architectures is 5, expected a list"),
+        (
+            {"scoring_func": "relu", "num_experts_per_tok": 9, "n_shared_experts": 2},
+            "(?s)scoring_func is 'relu'.*n_shared_experts is 2.*num_experts_per_tok is 9",
+        ),
     ],
 )
 def test_a_config_the_engine_cannot_compute_is_refused_by_key(changes: dict, message: str) -> None:
@@ -53,11 +68,14 @@ def test_a_config_the_engine_cannot_compute_is_refused_by_key(changes: dict, mes
         ModelConfig.from_dict({**CONFIG, **changes})
 
 
-def test_a_missing_key_is_named() -> None:
-    raw = {key: value for key, value in CONFIG.items() if key != "q_lora_rank"}
+def test_all_missing_keys_are_named() -> None:
+    raw = {key: value for key, value in CONFIG.items() if key not in ("q_lora_rank", "hidden_size")}
+    older = {key: value for key, value in CONFIG.items() if key not in ("layer_types", "num_hidden_layers")}
 
-    with pytest.raises(ConfigError, match="missing q_lora_rank"):
+    with pytest.raises(ConfigError, match=r"missing hidden_size, q_lora_rank$"):
         ModelConfig.from_dict(raw)
+    with pytest.raises(ConfigError, match=r"missing num_hidden_layers$"):
+        ModelConfig.from_dict(older | {"compress_ratios": [0, 4]})
 
 
 @pytest.mark.parametrize(
@@ -66,7 +84,8 @@ def test_a_missing_key_is_named() -> None:
         ({"expert_quant": "int4"}, "expert_quant is 'int4', expected one of nvfp4, fp8, modelopt_fp8, "),
         ({"runner": "warp"}, "runner is 'warp'"),
         ({"index_keys": "fp16"}, "index_keys is 'fp16'"),
-        ({"dtype": torch.bfloat16}, "dtype is torch.bfloat16"),
+        ({"dtype": torch.float16}, "dtype is torch.float16, expected one of torch.float32, torch.bfloat16"),
+        ({"kernels": "cuda"}, "kernels is 'cuda', expected one of auto, reference, triton"),
     ],
 )
 def test_an_unknown_setting_is_refused(changes: dict, message: str) -> None:

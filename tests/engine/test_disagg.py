@@ -14,11 +14,13 @@ from engine.disagg.transfer import receive_cache, send_cache, send_packed
 from engine.engine import Engine
 from engine.parallel.launch import spawn
 from engine.settings import EngineSettings
+from kernels.index_page_ref import reader_layout
 from tests.engine.data.tiny import CONFIG, prompts, weights
 
 # Two pages of index keys, and open windows in every compressor.
 PROMPT_TOKENS = 299
 NUM_DECODED = 6
+STATE_PARTS = ("pending_kv", "pending_gate", "overlap_kv", "overlap_logit")
 
 
 def engine_of(index_keys: str = "fp8") -> Engine:
@@ -88,24 +90,51 @@ def test_everything_that_decoding_remembers_is_handed_over() -> None:
 
     header, _ = pack(cache, engine)
 
-    parts = ["pending_kv", "pending_gate", "overlap_kv", "overlap_logit"]
-    compressors = [f"{name}.{part}" for name in ("compressor", "index_compressor") for part in parts]
+    compressors = [f"{name}.{part}" for name in ("compressor", "index_compressor") for part in STATE_PARTS]
     names = {layer: [one.name for one in header.states if one.layer == layer] for layer in range(6)}
     assert names[0] == ["window"]
     assert names[1] == ["window", "entries", *compressors, "index_pages"]
     assert names[2] == ["window", "entries", *compressors[:4]]
 
 
-@pytest.mark.parametrize("name", ["window", "index_compressor.overlap_kv", "compressor.pending_gate"])
-def test_every_state_is_checked(name: str) -> None:
+def test_one_bit_of_any_state_is_blamed_on_its_layer_state_and_block() -> None:
     engine = engine_of()
     _, cache = engine.prefill(prompt(), [])
     header, tensors = pack(cache, engine)
-    place = next(i for i, state in enumerate(header.states) if (state.layer, state.name) == (1, name))
-    tensors[place] = tensors[place] + 1
+    kinds = set()
 
-    with pytest.raises(HandoffError, match=rf"layer 1, {name}, block 0 \(rows 0 to "):
-        unpack(header, tensors, engine)
+    for place, state in enumerate(header.states):
+        if not tensors[place].numel():
+            continue
+        kinds.add(state.name)
+        # In the first row and in the last: its own block is blamed, no other one.
+        for row in {0, state.shape[1] - 1}:
+            spoiled = list(tensors)
+            spoiled[place] = tensors[place].clone()
+            spoiled[place][-1, row].view(torch.uint8).view(-1)[-1] ^= 1
+            with pytest.raises(HandoffError) as caught:
+                unpack(header, spoiled, engine)
+            block = row // state.rows_per_block
+            assert caught.value.message.startswith(f"layer {state.layer}, {state.name}, block {block} (rows ")
+
+    compressors = [f"{name}.{part}" for name in ("compressor", "index_compressor") for part in STATE_PARTS]
+    assert kinds == {"window", "entries", "index_pages", *compressors}
+
+
+def test_keys_and_scales_of_the_index_pages_are_both_digested() -> None:
+    engine = engine_of()
+    _, cache = engine.prefill(prompt(), [])
+    header, tensors = pack(cache, engine)
+    place = next(i for i, state in enumerate(header.states) if state.name == "index_pages")
+    layout = reader_layout(CONFIG["index_head_dim"])
+    # The first byte of key 7's values, and of its scale.
+    for byte in (layout.value_base + 7 * layout.value_stride, layout.scale_base + 7 * layout.scale_stride):
+        spoiled = list(tensors)
+        spoiled[place] = tensors[place].clone()
+        spoiled[place].view(torch.uint8)[0, 1].view(-1)[byte] ^= 1
+
+        with pytest.raises(HandoffError, match=r"layer 1, index_pages, block 1 \(rows 1 to 1\)"):
+            unpack(header, spoiled, engine)
 
 
 def test_an_engine_with_other_index_keys_refuses_the_pages() -> None:

@@ -85,9 +85,9 @@ def test_routes_name_the_function_that_is_really_there(tmp_path: Path, monkeypat
     # Layer 1 is CSA: picked entries in both phases; layer 0 slides: a stretch in prefill, one query in decode.
     attention = {(r["layer"], r["phase"]): r["implementation"] for r in routes if r["op"] == "attention"}
     assert attention[0, "prefill"] == "attend_stretch"
-    assert attention[1, "prefill"] == "sparse_attention_ref"
-    assert attention[0, "decode"] == attention[1, "decode"] == "sparse_attention_split_ref"
+    assert attention[1, "prefill"] == "Attention._attend_gathered"
+    assert attention[0, "decode"] == attention[1, "decode"] == "Attention._attend_newest"
+    # The last mix of the streams comes after the last of six layers.
+    assert {r["layer"] for r in routes if r["op"] == "hyper_read"} == {0, 1, 2, 3, 4, 5, 6}
     assert {r["layer"] for r in routes if r["op"] == "index_scores"} == {1, 3, 5}
-    experts = {r["implementation"] for r in routes if r["op"] == "experts"}
-    assert "NvFp4MoEMethod.apply" in experts
-    assert "Fp8MoEMethod.apply" not in experts
+    assert {r["implementation"] for r in routes if r["op"] == "moe_method"} == {"NvFp4MoEMethod.apply"}

@@ -96,7 +96,8 @@ def test_nvfp4_experts_are_passed_on_byte_for_byte(tmp_path: Path) -> None:
     export_nvfp4(source, tmp_path / "out")
 
     out = all_tensors(tmp_path / "out")
-    kept = [name for name in tensors if ".experts." in name and not name.endswith("input_scale")]
+    kept = [name for name in tensors if ".experts." in name]
+    assert any(name.endswith("input_scale") for name in kept)
     assert all(bytes_of(out[name]) == bytes_of(tensors[name]) for name in kept)
     encoded = nvfp4_ref.encode(
         nvfp4_ref.decode(
@@ -104,6 +105,15 @@ def test_nvfp4_experts_are_passed_on_byte_for_byte(tmp_path: Path) -> None:
         )
     )
     assert encoded[2] != out["layers.0.ffn.experts.0.w1.weight_scale_2"]
+
+
+def test_experts_that_nvfp4_cannot_hold_are_refused_by_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    narrow = CONFIG | {"moe_intermediate_size": 24}
+    source = write(tmp_path / "source", weights(0, narrow), narrow)
+
+    assert main([str(source), str(tmp_path / "out")]) == 1
+
+    assert "experts.down_proj cannot be stored as nvfp4" in capsys.readouterr().err
 
 
 def test_a_folder_in_use_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

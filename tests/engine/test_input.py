@@ -25,6 +25,7 @@ def engine() -> Engine:
     [
         ([[]], r"token ids of shape \(1, 0\), expected 2 axes and at least one token"),
         ([3, 4], r"token ids of shape \(2,\), expected 2 axes"),
+        ([[3.0, 4.5]], "token ids of torch.float32, expected integers"),
         ([[3, 512]], "token ids from 3 to 512, expected 0 to 511"),
         ([[-1, 3]], "token ids from -1 to 3, expected 0 to 511"),
         ([[1] * 21], r"a context of 21 tokens, expected at most max_position_embeddings \(20\)"),

@@ -16,8 +16,9 @@ from engine.checkpoint import Tensors, load_checkpoint
 from engine.config import ModelConfig
 from engine.engine import Engine
 from engine.errors import CheckpointError, ConfigError
+from engine.probes import needle
 from engine.settings import EngineSettings
-from kernels import fp8_block_ref
+from kernels import fp8_block_ref, mxfp4_ref, nvfp4_ref
 from tests.engine.data.forms import FORMS, dequantised, fp8_ue8m0, modelopt, numbers, stored, write
 from tests.engine.data.tiny import CONFIG, prompts, weights
 
@@ -64,11 +65,42 @@ def test_deepseek_names_and_shards_give_the_logits_of_the_state_dict_names(tmp_p
 
 @pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
 def test_quantised_experts_give_the_logits_of_the_numbers_they_stand_for(form, tmp_path: Path) -> None:
-    folder = write(tmp_path, stored(small_weights(), form), SMALL)
+    folder = write(tmp_path, stored(small_weights(), form), SMALL, shards=3)
 
     engine = Engine.load(folder, EXACT)
 
     assert torch.equal(engine.forward(prompts(0)), logits_of(dequantised(small_weights(), form)))
+
+
+@pytest.mark.parametrize("storage", ["fp8", "mxfp4", "nvfp4", "modelopt_fp8"])
+def test_experts_in_one_piece_are_read_one_by_one_and_kept_as_they_are(storage: str, tmp_path: Path) -> None:
+    tensors, plain = small_weights(), small_weights()
+    for name in [name for name in tensors if ".mlp.experts." in name]:
+        w_ENK = tensors.pop(name)
+        if storage == "fp8":
+            values, scale = fp8_block_ref.encode(w_ENK)
+            tensors |= {name: values, f"{name}_scale_inv": scale}
+            plain[name] = fp8_block_ref.decode(values, scale)
+        elif storage == "mxfp4":
+            codes, scale = mxfp4_ref.encode(w_ENK)
+            tensors |= {name: codes, f"{name}_scale": scale}
+            plain[name] = mxfp4_ref.decode(codes, scale)
+        elif storage == "nvfp4":
+            codes, scale, factor_E = nvfp4_ref.encode(w_ENK, global_scale=w_ENK.abs().max() / 2688)
+            tensors |= {name: codes, f"{name}_weight_scale": scale, f"{name}_weight_scale_2": factor_E[0].clone()}
+            plain[name] = nvfp4_ref.decode(codes, scale, factor_E)
+        else:
+            factor = w_ENK.abs().max() / 448
+            tensors |= {name: (w_ENK / factor).to(torch.float8_e4m3fn), f"{name}_weight_scale": factor}
+            plain[name] = tensors[name].float() * factor
+    folder = write(tmp_path, tensors, SMALL)
+
+    engine = Engine.load(folder, EXACT)
+
+    assert torch.equal(engine.forward(prompts(0)), logits_of(plain))
+    kept = Engine.load(folder, EngineSettings(expert_quant=storage)).model.layers[1].mlp.experts.w2
+    whole = tensors["model.layers.1.mlp.experts.down_proj"]
+    assert torch.equal(kept.codes.view(torch.uint8), whole.view(torch.uint8))
 
 
 @pytest.mark.parametrize(
@@ -123,7 +155,10 @@ def test_halves_with_global_scales_of_their_own_are_each_read_by_their_own(tmp_p
     assert torch.equal(engine.expert_weights(1)[0][3, 128:], numbers(parts))
     events = [json.loads(line) for line in (tmp_path / "events").read_text().splitlines()]
     reasons = {event["reason"] for event in events if event["event"] == "ignored"}
-    assert {"gate and up have global scales of their own", "activations stay in fp32"} <= reasons
+    assert {
+        "gate and up have global scales of their own",
+        "expert_quant is none, which takes none",  # of input_scale
+    } <= reasons
 
 
 def test_everything_that_does_not_fit_is_listed_at_once(tmp_path: Path) -> None:
@@ -169,14 +204,63 @@ def test_a_width_that_four_bit_blocks_do_not_divide_is_refused(tmp_path: Path) -
         (f"{GATE}.weight_scale_2", 0.0, "is 0, expected a positive number"),
         (f"{GATE}.weight_scale_2", float("nan"), "is nan, expected a positive number"),
         (f"{GATE}.weight_global_scale", 0.004, "is 0.004, expected 2688 / amax, which divides: this looks like"),
+        (f"{GATE}.input_global_scale", 0.02, "is 0.02, expected 2688 / amax, which divides: this looks like"),
     ],
 )
 def test_a_global_scale_of_the_other_convention_is_refused(name: str, value: float, message: str, tmp_path) -> None:
     form = "compressed_tensors" if "global" in name else "modelopt"
     tensors = stored(small_weights(), FORMS[form])
-    tensors[name] = torch.full_like(tensors[name], value)
+    tensors[name] = torch.tensor(value)
 
     assert f"{name} {message}" in refusal(write(tmp_path, tensors, SMALL))
+
+
+@pytest.mark.parametrize("std", [0.001, 0.02, 1.0])
+@pytest.mark.parametrize(
+    ("form", "inverted"),
+    [
+        ("modelopt", "weight_scale_2"),
+        ("modelopt", "input_scale"),
+        ("compressed_tensors", "weight_global_scale"),
+        ("compressed_tensors", "input_global_scale"),
+        ("modelopt_fp8", "weight_scale"),
+        ("modelopt_fp8", "input_scale"),
+    ],
+)
+def test_every_mix_of_conventions_is_found_and_no_right_checkpoint_is_refused(
+    form: str, inverted: str, std: float, tmp_path: Path
+) -> None:
+    scaled = {name: t * (std / 0.02) if ".experts." in name else t for name, t in small_weights().items()}
+    tensors = stored(scaled, FORMS[form])
+    full = 448 if form == "modelopt_fp8" else 2688
+    # Activations of about 5, as after a norm; and of 40, as after the gate.
+    for name in [name for name in tensors if name.endswith(("weight", "weight_packed")) and ".experts." in name]:
+        stem, amax = name.rpartition(".")[0], 40.0 if ".w2." in name else 5.0
+        divisor = form == "compressed_tensors"
+        tensors[f"{stem}.{'input_global_scale' if divisor else 'input_scale'}"] = torch.tensor(
+            full / amax if divisor else amax / full
+        )
+    right = write(tmp_path / "right", tensors, SMALL)
+    load_checkpoint(right)
+    wrong = [name for name in tensors if name.endswith(f"experts.6.w2.{inverted}")]
+    tensors |= {name: 1 / tensors[name] for name in wrong}
+
+    message = refusal(write(tmp_path / "wrong", tensors, SMALL))
+
+    assert len(wrong) == 2
+    assert message.count("this looks like") == 2
+    assert all(name in message for name in wrong)
+
+
+def test_two_names_for_one_part_are_refused(tmp_path: Path) -> None:
+    tensors = stored(small_weights(), modelopt)
+    tensors[f"{GATE}.weight_global_scale"] = 1 / tensors[f"{GATE}.weight_scale_2"]
+    tensors[f"{UP}.input_global_scale"] = torch.tensor(100.0)
+
+    message = refusal(write(tmp_path, tensors, SMALL))
+
+    assert "experts.3.gate_proj has weight_global_scale and weight_scale_2, expected one of them" in message
+    assert "experts.3.up_proj has input_global_scale and input_scale, expected one of them" in message
 
 
 @pytest.mark.parametrize("name", ["layers.1.attn.wq_a.weight", f"{GATE}.weight", f"{GATE}.weight_scale"])
@@ -187,6 +271,39 @@ def test_weights_that_are_not_finite_are_refused_by_name(name: str, tmp_path: Pa
 
     with pytest.raises(CheckpointError, match=re.escape(f"{name} in ") + ".* holds NaN or infinite values"):
         Engine.load(write(tmp_path, tensors, SMALL), EngineSettings())
+
+
+def test_experts_that_the_wanted_form_cannot_hold_are_refused_by_name(tmp_path: Path) -> None:
+    narrow = SMALL | {"moe_intermediate_size": 24}
+    folder = write(tmp_path, stored(weights(0, narrow)), narrow)
+    broken = small_weights()
+    broken["model.layers.1.mlp.experts.down_proj"][2, 0, 0] = torch.inf
+
+    with pytest.raises(
+        CheckpointError,
+        match=r"layers\.0\.mlp\.experts\.down_proj cannot be stored as nvfp4: .*expected .* K a multiple of 16",
+    ):
+        Engine.load(folder, EngineSettings(expert_quant="nvfp4"))
+    with pytest.raises(CheckpointError, match=r"experts of layer 1 cannot be stored as mxfp4: .*NaN or infinite"):
+        Engine(ModelConfig.from_dict(SMALL), Tensors(broken, "memory"), EngineSettings(expert_quant="mxfp4"))
+
+
+def test_a_probe_lists_all_faults_of_its_checkpoint_without_a_traceback(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tensors = stored(small_weights(), modelopt)
+    del tensors["norm.weight"]
+    tensors["layers.0.attn.bias"] = torch.zeros(3)
+    tensors[f"{GATE}.weight_scale_2"] = torch.tensor(26880.0)
+
+    assert needle.main(["--checkpoint", str(write(tmp_path, tensors, SMALL))]) == 1
+
+    said = capsys.readouterr().err
+    assert "3 things do not fit config.json" in said
+    assert "has no tensor model.norm.weight" in said
+    assert "has layers.0.attn.bias, which" in said
+    assert f"{GATE}.weight_scale_2 is 26880, expected amax / 2688, which multiplies" in said
+    assert "Traceback" not in said
 
 
 def test_expert_ids_of_the_hash_table_are_checked(tmp_path: Path) -> None:
@@ -211,6 +328,15 @@ def test_shards_that_do_not_agree_with_their_index_are_refused(tmp_path: Path) -
     disagreeing = refusal(folder)
     index.write_text(json.dumps({"weight_map": good["weight_map"] | {"ghost": "gone.safetensors"}}))
     missing = refusal(folder)
+    index.write_text(json.dumps(good))
+    shard = folder / "model-00002-of-00002.safetensors"
+    whole = shard.read_bytes()
+    shard.write_bytes(whole[: len(whole) // 2])
+    truncated = refusal(folder)
+    shard.write_bytes(b"\xff" * 8 + whole[8:])
+    corrupt = refusal(folder)
+    shard.unlink()
+    lost = refusal(folder)
     index.write_text(json.dumps({"weight_map": {"a": "../elsewhere.safetensors"}}))
     outside = refusal(folder)
     index.write_text("[]")
@@ -220,6 +346,10 @@ def test_shards_that_do_not_agree_with_their_index_are_refused(tmp_path: Path) -
     assert "ghost: the index says model-00002-of-00002.safetensors, it is in no file" in disagreeing
     assert "head.weight: in model-00001-of-00002.safetensors, not in the index" in disagreeing
     assert "names files that are not there: gone.safetensors" in missing
+    assert "model-00002-of-00002.safetensors cannot be read: " in truncated
+    assert "cannot lie at bytes" in truncated
+    assert "model-00002-of-00002.safetensors cannot be read: its header would be" in corrupt
+    assert "names files that are not there: model-00002-of-00002.safetensors" in lost
     assert "names a file outside its folder" in outside
     assert "has no readable weight_map" in unreadable
 
@@ -237,11 +367,15 @@ def test_damaged_files_are_refused_with_what_is_wrong(tmp_path: Path) -> None:
     long = refusal(folder)
     file.write_bytes(whole.replace(b'"F32"', b'"Q32"', 1))
     dtype = refusal(folder)
+    header = json.dumps({"a": {"dtype": "F32", "shape": [-1, -4], "data_offsets": [0, 16]}}).encode()
+    file.write_bytes(len(header).to_bytes(8, "little") + header + bytes(16))
+    shape = refusal(folder)
 
     assert "cannot lie at bytes" in cut
     assert "cannot be read" in empty
     assert "its header would be 1099511627776 bytes long" in long
     assert "has dtype Q32, expected one of F64, F32" in dtype
+    assert "a of shape (-1, -4) lies at bytes 0 to 16, expected whole numbers" in shape
 
 
 def test_another_architecture_is_refused_by_its_name() -> None:

@@ -16,7 +16,8 @@ import pytest
 import torch
 from torch import Tensor
 
-import engine.hyper
+import kernels.hyper_ref
+import kernels.hyper_site_ref
 import kernels.index_page_ref
 from engine.moe import MoE
 from engine.probes import differential, kl, microbench, needle, scaling, session
@@ -202,7 +203,7 @@ def test_every_op_agrees_with_the_oracle_and_the_two_routers_with_each_other(pro
 
 
 def test_the_transposed_mix_is_pinned_to_its_op(probe: Probe, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine.hyper, "postmix_ref", lambda s, o, p, comb: postmix_ref(s, o, p, comb.mT))
+    monkeypatch.setattr(kernels.hyper_site_ref, "postmix_ref", lambda s, o, p, comb: postmix_ref(s, o, p, comb.mT))
 
     events = probe(differential, "--length", "96")
 
@@ -225,7 +226,7 @@ def test_microbench_measures_the_rounding_of_a_bf16_premix(probe: Probe, monkeyp
     right = metric(probe(microbench), "error")
 
     monkeypatch.setattr(
-        engine.hyper, "premix_ref", lambda x, fn, eps: premix_ref(x.bfloat16(), fn.bfloat16().float(), eps)
+        kernels.hyper_ref, "premix_ref", lambda x, fn, eps: premix_ref(x.bfloat16(), fn.bfloat16().float(), eps)
     )
     events = probe(microbench)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -14,13 +15,26 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 import kernels.index_page_ref
+from engine.checkpoint import DEFAULT_CHECKPOINT
+from engine.export import export_nvfp4
 from engine.moe import MoE
-from engine.probes import contract, determinism, divergence, selection
+from engine.probes import (
+    contract,
+    determinism,
+    differential,
+    divergence,
+    kl,
+    microbench,
+    needle,
+    scaling,
+    selection,
+)
 from engine.probes.selection import NOT_PICKED, judge
 from kernels.index_page_ref import PageLayout
 
 Event = dict[str, Any]
 Probe = Callable[..., list[Event]]
+PROBES = (needle, scaling, contract, kl, differential, divergence, determinism, selection, microbench)
 PARTS = ("attention", "experts", "routed", "streams")
 
 
@@ -162,6 +176,10 @@ def test_the_judgement_of_one_query() -> None:
         (determinism, ["--chunk", "0"], "'0' is not a number of at least 1"),
         (divergence, ["--contexts", "many"], "'many' is not a number of at least 1"),
         (selection, ["--contexts", "-2"], "argument --contexts"),
+        (needle, ["--contexts", "0"], "'0' is not a number of at least 1"),
+        (needle, ["--seed", "-1"], "'-1' is not a number of at least 0"),
+        (scaling, ["--length", "0"], "argument --length"),
+        (kl, ["--positions", "0"], "argument --positions"),
     ],
 )
 def test_numbers_that_make_no_sense_are_refused_without_a_traceback(
@@ -174,6 +192,26 @@ def test_numbers_that_make_no_sense_are_refused_without_a_traceback(
     assert message in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("module", "argv", "message"),
+    [
+        (needle, ["--lengths", "5"], "a context of 0 tokens cannot hold 0 facts"),
+        (needle, ["--lengths", "128", "--depths", "2"], "depth 2.0 is outside 0..1"),
+        (kl, ["--contexts", "0", "--long", "0"], "--contexts and --long are 0"),
+        (kl, ["--lengths", "3"], "cannot hold"),
+        (scaling, ["--length", "9"], "cannot hold"),
+        (microbench, ["--length", "3"], "cannot hold"),
+    ],
+)
+def test_inputs_that_cannot_be_made_end_as_failed_with_one_clear_line(
+    module: ModuleType, argv: list[str], message: str, probe: Probe, capsys: pytest.CaptureFixture[str]
+) -> None:
+    events = probe(module, *argv, code=1)
+
+    assert events[-1]["status"] == "failed"
+    assert message in capsys.readouterr().err
+
+
 def test_short_contexts_are_tried_as_well(probe: Probe) -> None:
     events = probe(determinism, "--contexts", "2", "--length", "36", "--chunk", "50")
 
@@ -181,19 +219,69 @@ def test_short_contexts_are_tried_as_well(probe: Probe) -> None:
     assert all(one["ok"] for one in items(events))
 
 
-def test_every_probe_has_its_line_in_the_documentation() -> None:
+def example_of(module: ModuleType, capsys: pytest.CaptureFixture[str]) -> str:
+    """The arguments of the example that --help prints."""
+    with pytest.raises(SystemExit) as ended:
+        module.main(["--help"])
+    assert ended.value.code == 0
+    return capsys.readouterr().out.partition(f"example: python -m {module.__name__} ")[2].strip()
+
+
+def test_every_probe_has_its_line_with_its_example_in_the_documentation(capsys: pytest.CaptureFixture[str]) -> None:
     folder = Path(contract.__file__).parent
     probes = {path.stem for path in folder.glob("*.py") if "def main(" in path.read_text()}
+    assert probes == {module.__name__.rpartition(".")[2] for module in PROBES}
 
     lines = (folder.parents[1] / "docs" / "probes.md").read_text().splitlines()
 
-    assert {line.split("`")[1] for line in lines if line.startswith("| `")} == probes
+    cells = [[cell.strip(" `") for cell in line.split("|")] for line in lines if line.startswith("| `")]
+    assert {cell[1]: cell[-2] for cell in cells} == {
+        module.__name__.rpartition(".")[2]: example_of(module, capsys) for module in PROBES
+    }
 
 
-@pytest.mark.parametrize("module", [contract, determinism, divergence, selection])
-def test_help_shows_an_example(module: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        module.main(["--help"])
+@pytest.mark.parametrize("module", PROBES)
+def test_the_example_of_help_runs_as_it_is_printed(
+    module: ModuleType,
+    probe: Probe,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
 
-    assert ended.value.code == 0
-    assert f"example: python -m {module.__name__} --" in capsys.readouterr().out
+    events = probe(module, *shlex.split(example_of(module, capsys)))
+
+    assert events[-1]["status"] == "ok"
+    assert any(one["event"] in ("item", "tensor", "metric") for one in events)
+    assert capsys.readouterr().out
+
+
+@pytest.mark.parametrize("module", [kl, microbench, selection, scaling])
+def test_a_checkpoint_in_other_names_shards_and_formats_is_measured_as_well(
+    module: ModuleType, probe: Probe, exported: Path
+) -> None:
+    small = {
+        kl: ("--lengths", "100", "--contexts", "1", "--long", "0"),
+        microbench: ("--contexts", "1", "--length", "80"),
+        selection: ("--lengths", "700", "--contexts", "1"),
+        scaling: ("--contexts", "1", "--length", "80"),
+    }[module]
+
+    events = probe(module, "--checkpoint", str(exported), *small)
+
+    worst = {"kl": "kl_context", "microbench": "error", "scaling": "exponent_error"}.get(
+        module.__name__.rpartition(".")[2]
+    )
+    if worst:
+        assert all(float(one["value"]) < 1e-4 for one in events if one.get("name") == worst)
+    assert items(events) or module is scaling
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The shipped checkpoint as ModelOpt would store it: NVFP4 experts, FP8 matrices, DeepSeek's names, shards."""
+    folder = tmp_path_factory.mktemp("exported") / "model"
+    export_nvfp4(DEFAULT_CHECKPOINT, folder, linears="fp8", max_shard_bytes=300_000)
+    assert len(list(folder.glob("*.safetensors"))) > 1
+    return folder

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ from engine.errors import ConfigError
 from engine.experts import fuses_routed_scaling_factor_in_topk
 from engine.methods import METHODS
 from engine.methods.activations import per_block_mxfp8, per_block_nvfp4, per_group_e4m3, per_row_e4m3
-from engine.methods.base import Packed
+from engine.methods.base import MoEMethod, Packed
 from engine.runners import RUNNERS
 from engine.runners.layouts import (
     deinterleave,
@@ -144,32 +145,57 @@ def test_settings_that_a_runner_has_no_place_for_are_named(tmp_path: Path, monke
     ]
 
 
-def test_every_choice_is_one_route_per_layer_and_phase(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LIVEPATH_EVENTS", str(tmp_path / "events"))
+def test_the_runner_that_routes_inside_says_so_where_it_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(CAPABILITY_VARIABLE, "10.0")
-    torch.set_num_threads(1)
-    engine = Engine(ModelConfig.from_dict(CONFIG_2), Tensors(weights(0, CONFIG_2), "tiny"), EngineSettings())
 
+    routes = routes_of(EngineSettings(), tmp_path / "events", monkeypatch)
+
+    found = sorted((one["layer"], one["phase"], one["implementation"]) for one in routes if one["op"] == "topk")
+    assert found == sorted(
+        [
+            *((0, phase, "HashTopK.forward") for phase in PHASES),
+            *((1, phase, "TrtllmRunner.route_inside") for phase in PHASES),
+        ]
+    )
+    assert {one["reason"] for one in routes if one["op"] == "moe_runner"} == {
+        "ENGINE_DEVICE_CAPABILITY: capability 10.0"
+    }
+
+
+@pytest.mark.parametrize(
+    ("method", "runner"), [(method, runner) for method in METHODS for runner in METHODS[method].runners]
+)
+def test_every_choice_is_exactly_one_route_per_layer_and_phase(
+    method: str, runner: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    routes = routes_of(EngineSettings(expert_quant=method, runner=runner), tmp_path / "events", monkeypatch)
+
+    count = Counter((one["op"], one["layer"], one["phase"]) for one in routes)
+    assert set(count.values()) == {1}
+    nvfp4 = METHODS[method].nvfp4_experts is not MoEMethod.nvfp4_experts and runner in ("triton", "marlin")
+    fp8 = METHODS[method].fp8_experts is not MoEMethod.fp8_experts and runner != "reference"
+    experts = "nvfp4_experts" if nvfp4 else "fp8_experts" if fp8 else "experts"
+    expected = {"topk", "moe_method", "moe_runner", "moe_layout", experts, "attention"}
+    expected |= {"hyper_premix", "hyper_read", "hyper_write"}
+    expected |= {"moe_activations"} if RUNNERS[runner].quantises_activations else set()
+    for layer in (0, 1):
+        for phase in PHASES:
+            # Layer 1 is the one with an indexer.
+            ops = expected | ({"index_scores", "index_select", "route"} if layer == 1 else {"table_route"})
+            assert ops <= {op for op, at, of in count if (at, of) == (layer, phase)}
+    assert all(one["reason"] for one in routes)
+
+
+def routes_of(settings: EngineSettings, path: Path, monkeypatch: pytest.MonkeyPatch) -> list[dict]:
+    """Every route that a prefill and two steps of decoding give."""
+    monkeypatch.setenv("LIVEPATH_EVENTS", str(path))
+    torch.set_num_threads(1)
+    engine = Engine(ModelConfig.from_dict(CONFIG_2), Tensors(weights(0, CONFIG_2), "tiny"), settings)
     _, cache = engine.prefill(prompts(0)[:, :20])
     for step in range(2):
         engine.decode(torch.tensor([step]), cache)
-
-    said = [json.loads(line) for line in (tmp_path / "events").read_text().splitlines()]
-    routes = [
-        event for event in said if event["event"] == "route" and event["op"] in ("topk", "moe_runner", "moe_layout")
-    ]
-    found = sorted((event["op"], event["layer"], event["phase"], event["implementation"]) for event in routes)
-    assert found == sorted(
-        [
-            *(("moe_runner", layer, phase, "TrtllmRunner.run") for layer in (0, 1) for phase in PHASES),
-            *(("moe_layout", layer, phase, "TrtllmRunner.__init__") for layer in (0, 1) for phase in PHASES),
-            *(("topk", 0, phase, "HashTopK.forward") for phase in PHASES),
-            *(("topk", 1, phase, "TrtllmRunner.route_inside") for phase in PHASES),
-        ]
-    )
-    assert {event["reason"] for event in routes if event["op"] == "moe_runner"} == {
-        "ENGINE_DEVICE_CAPABILITY: capability 10.0"
-    }
+    events = [json.loads(line) for line in path.read_text().splitlines()]
+    return [event for event in events if event["event"] == "route"]
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -232,6 +258,7 @@ def test_groups_keep_a_token_to_its_best_groups() -> None:
     assert torch.equal(picked.topk_ids_TK // 2, best_T[:, None].expand(-1, 2))
     free = StandardTopK(config, gate_ED, bias_E, num_groups=4, topk_groups=4, **fixed)
     plain = StandardTopK(config, gate_ED, bias_E, **fixed)
-    assert torch.equal(free.select(x_TD).topk_ids_TK, plain.select(x_TD).topk_ids_TK)
+    free_ids, plain_ids = (router.select(x_TD).topk_ids_TK for router in (free, plain))
+    assert torch.equal(free_ids, plain_ids)
     with pytest.raises(ConfigError, match="5 of 4 groups of 8 experts"):
         StandardTopK(config, gate_ED, bias_E, num_groups=4, topk_groups=5, **fixed)

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from kernels import dispatch, experts_ref, index_page_ref, nvfp4_ref
-from kernels.errors import DeviceError
-from kernels.nvfp4_layout import Nvfp4Experts, repack
+from kernels import dispatch, experts_ref, fp8_block_ref, index_page_ref, nvfp4_ref
+from kernels.errors import DeviceError, DtypeError
+from kernels.fp8_block_ref import Fp8Experts
+from kernels.nvfp4_layout import Nvfp4Experts, repack, round_global_scales
 
 ROOT = Path(dispatch.__file__).resolve().parent.parent
 
@@ -83,7 +84,64 @@ def test_packed_experts_on_a_gpu_go_to_the_kernel_that_fits() -> None:
     assert [choice.file for choice in choices] == ["kernels/experts.py", "kernels/experts.py", hopper_file]
 
 
-def test_asking_for_triton_on_a_cpu_is_refused_with_the_next_step() -> None:
+def test_global_scales_through_bf16_are_asked_for_by_dtype_and_named_in_the_reason() -> None:
+    choices: list[dispatch.Choice] = []
+    weights, x = packed_experts("cpu"), torch.randn(2, 48)
+    ids, gates = torch.tensor([[0, 2], [1, 1]], dtype=torch.int32), torch.ones(2, 2)
+
+    exact, peer = (
+        dispatch.nvfp4_experts(x, weights, ids, gates, 10.0, global_scale_dtype=dtype, record=choices.append)
+        for dtype in (torch.float32, torch.bfloat16)
+    )
+
+    rounded = round_global_scales(weights, torch.bfloat16)
+    assert torch.equal(peer, dispatch.nvfp4_experts(x, rounded, ids, gates, 10.0))
+    assert not torch.equal(peer, exact)
+    assert [choice.reason.endswith("torch.bfloat16 global scales") for choice in choices] == [False, True]
+
+
+def fp8_experts(device: str) -> Fp8Experts:
+    parts = (*fp8_block_ref.encode(torch.randn(3, 64, 48)), *fp8_block_ref.encode(torch.randn(3, 48, 32)))
+    names = ("w13", "w13_scale", "w2", "w2_scale")
+    return Fp8Experts(**{name: part.to(device) for name, part in zip(names, parts, strict=True)})
+
+
+def test_fp8_experts_on_a_cpu_go_to_the_reference_with_the_factor() -> None:
+    choices: list[dispatch.Choice] = []
+    weights, x = fp8_experts("cpu"), torch.randn(2, 48)
+    ids, gates = torch.tensor([[0, 2], [1, 1]], dtype=torch.int32), torch.ones(2, 2)
+
+    w8a8, w8a16 = (
+        dispatch.fp8_experts(x, weights, ids, gates, 10.0, quantise_activations=quantise, record=choices.append)
+        for quantise in (True, False)
+    )
+
+    assert not torch.equal(w8a8, w8a16)
+    assert torch.equal(dispatch.fp8_experts(x, weights, ids, gates, 10.0, factor=2.5), w8a8 * 2.5)
+    assert [(choice.op, choice.file) for choice in choices] == [("fp8_experts", "kernels/experts_ref.py")] * 2
+
+
+@pytest.mark.gpu
+def test_fp8_and_bf16_experts_on_a_gpu_go_to_their_kernel_and_other_plain_weights_to_the_reference() -> None:
+    choices: list[dispatch.Choice] = []
+    x, ids = torch.randn(2, 48, device="cuda"), torch.tensor([[0, 2], [1, 1]], dtype=torch.int32, device="cuda")
+    gates = torch.ones(2, 2, device="cuda")
+    w13, w2 = torch.randn(3, 64, 48, device="cuda"), torch.randn(3, 48, 32, device="cuda")
+
+    dispatch.fp8_experts(x, fp8_experts("cuda"), ids, gates, 10.0, record=choices.append)
+    dispatch.experts(x, w13.bfloat16(), w2.bfloat16(), ids.long(), gates.bfloat16(), 10.0, record=choices.append)
+    dispatch.experts(x, w13, w2, ids, gates, 10.0, record=choices.append)
+    dispatch.experts(x, w13.bfloat16(), w2.bfloat16(), ids, gates, 10.0, quantise=torch.round, record=choices.append)
+
+    kernel, reference = "kernels/experts_plain.py", "kernels/experts_ref.py"
+    assert [choice.file for choice in choices] == [kernel, kernel, reference, reference]
+    assert choices[2].reason == "weights are torch.float32, the kernel takes bfloat16"
+    with pytest.raises(DtypeError, match="triton was asked for, but weights are"):
+        dispatch.experts(x, w13, w2, ids, gates, 10.0, requested="triton")
+
+
+def test_asking_for_triton_on_a_cpu_is_refused_with_the_next_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     with pytest.raises(DeviceError, match="ask for `auto` or `reference`"):
         dispatch.pick("experts", torch.ones(1), "triton")
 

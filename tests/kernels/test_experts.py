@@ -8,8 +8,8 @@ from kernels import nvfp4_ref
 from kernels.errors import DtypeError, ShapeError
 from kernels.experts import experts
 from kernels.experts_ref import experts_ref
-from kernels.nvfp4_layout import Nvfp4Experts
-from tests.numerics import assert_close
+from kernels.nvfp4_layout import Nvfp4Experts, round_global_scales
+from tests.numerics import assert_close, relative_error
 
 NUM_EXPERTS, TOPK = 5, 2
 
@@ -73,6 +73,20 @@ def test_bf16_tokens_stay_within_bf16_of_fp32_weights(num_tokens: int, generator
     assert_close(out, reference(weights, x, ids, gates, 2.0), "bf16_layer")
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_a_nan_stays_in_its_token_and_is_not_clamped_away(dtype: torch.dtype, generator: torch.Generator) -> None:
+    weights, x, ids, gates = make(generator, "cuda", 33)
+    x = x.to(dtype)
+    clean = experts(x, weights, ids, gates, 2.0)
+    x[4, 5] = float("nan")
+
+    out = experts(x, weights, ids, gates, 2.0)
+
+    assert out[4].isnan().all()
+    assert torch.equal(torch.cat((out[:4], out[5:])), torch.cat((clean[:4], clean[5:])))
+
+
 @pytest.mark.interpreter
 def test_bad_input_is_refused_before_launch(generator: torch.Generator, device: str) -> None:
     weights, x, ids, gates = make(generator, device, 4)
@@ -87,3 +101,28 @@ def test_bad_input_is_refused_before_launch(generator: torch.Generator, device: 
         experts(x[:, :-16], weights, ids, gates, None)
     with pytest.raises(ShapeError, match="routing"):
         experts(x, weights, ids, gates[:, :-1], None)
+
+
+@pytest.mark.interpreter
+def test_an_id_of_no_expert_is_refused_before_launch_in_debug(
+    generator: torch.Generator, device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    weights, x, ids, gates = make(generator, device, 4)
+    ids[1, 0] = NUM_EXPERTS
+    monkeypatch.setenv("KERNELS_DEBUG", "1")
+
+    with pytest.raises(ShapeError, match=r"expert ids: \[5\], expected -1 or 0 to 4"):
+        experts(x, weights, ids, gates, None)
+
+
+@pytest.mark.interpreter
+def test_global_scales_through_bf16_move_whole_experts_as_the_reference_says(
+    generator: torch.Generator, device: str
+) -> None:
+    weights, x, ids, gates = make(generator, device, 5)
+    rounded = round_global_scales(weights, torch.bfloat16)
+
+    exact, peer = (experts(x, w, ids, gates, 2.0) for w in (weights, rounded))
+
+    assert_close(peer, reference(rounded, x, ids, gates, 2.0), "fp32")
+    assert 1e-4 < relative_error(peer, exact) < 1e-2

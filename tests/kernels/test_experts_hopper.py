@@ -11,7 +11,7 @@ from torch import Tensor
 from kernels import nvfp4_ref
 from kernels.errors import DeviceError, DtypeError, ShapeError
 from kernels.experts_ref import experts_ref
-from kernels.nvfp4_layout import HopperExperts, Nvfp4Experts, repack
+from kernels.nvfp4_layout import HopperExperts, Nvfp4Experts, repack, round_global_scales
 from tests.numerics import assert_close
 
 pytestmark = pytest.mark.gpu
@@ -118,6 +118,43 @@ def test_a_token_gets_the_same_bits_in_any_batch_of_one_tile_size(generator: tor
 
     for part in (slice(0, 1), slice(40, 57), slice(0, 128)):
         assert torch.equal(experts_hopper(x[part], packed, ids[part], gates[part], 10.0, tile=tile), whole[part])
+
+
+def test_a_nan_stays_in_its_token_and_is_not_clamped_away(generator: torch.Generator) -> None:
+    from kernels.experts_hopper import experts_hopper
+
+    weights, x, ids, gates = make(generator, 33)
+    packed = repack(weights)
+    clean = experts_hopper(x, packed, ids, gates, 2.0)
+    x[4, 5] = float("nan")
+
+    out = experts_hopper(x, packed, ids, gates, 2.0)
+
+    assert out[4].isnan().all()
+    assert torch.equal(torch.cat((out[:4], out[5:])), torch.cat((clean[:4], clean[5:])))
+
+
+def test_global_scales_through_bf16_are_those_of_the_reference(generator: torch.Generator) -> None:
+    from kernels.experts_hopper import experts_hopper
+
+    weights, x, ids, gates = make(generator, 33)
+    rounded = round_global_scales(weights, torch.bfloat16)
+
+    out = experts_hopper(x, round_global_scales(repack(weights), torch.bfloat16), ids, gates, 2.0)
+
+    assert torch.equal(out, experts_hopper(x, repack(rounded), ids, gates, 2.0))
+    assert_close(out, reference(rounded, x, ids, gates, 2.0), "bf16_layer")
+
+
+def test_an_id_of_no_expert_is_refused_in_debug(generator: torch.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
+    from kernels.experts_hopper import experts_hopper
+
+    weights, x, ids, gates = make(generator, 4)
+    ids[1, 0] = NUM_EXPERTS
+    monkeypatch.setenv("KERNELS_DEBUG", "1")
+
+    with pytest.raises(ShapeError, match=r"expert ids: \[9\], expected -1 or 0 to 8"):
+        experts_hopper(x, repack(weights), ids, gates, None)
 
 
 def test_bad_input_is_refused_before_launch(generator: torch.Generator) -> None:

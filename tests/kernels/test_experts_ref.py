@@ -5,9 +5,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from kernels import experts_ref as experts_module
+from kernels import fp8_block_ref
 from kernels.errors import ShapeError
-from kernels.experts_ref import experts_ref
-from tests.numerics import assert_close
+from kernels.experts_ref import experts_ref, fp8_experts_ref
+from kernels.fp8_block_ref import Fp8Experts
+from tests.numerics import assert_close, relative_error
 
 E, F_HIDDEN, D, K = 5, 24, 16, 2
 
@@ -50,6 +53,25 @@ def test_all_tokens_on_one_expert_and_ids_out_of_range(generator: torch.Generato
         assert torch.equal(experts_ref(x, w13, w2, ids, gates, None), only)
 
 
+@pytest.mark.parametrize("quantised", [False, True])
+@pytest.mark.parametrize("num_tokens", [0, 1, 9])
+def test_each_pick_alone_equals_each_expert_with_its_tokens(
+    num_tokens: int, quantised: bool, monkeypatch: pytest.MonkeyPatch, generator: torch.Generator
+) -> None:
+    w13, w2 = weights(generator)
+    x = torch.randn(num_tokens, D, generator=generator)
+    ids = torch.randint(-1, E + 1, (num_tokens, K), generator=generator)
+    gates = torch.rand(num_tokens, K, generator=generator)
+    rounding = (torch.round, torch.trunc) if quantised else (None, None)
+    found = []
+    for limit in (0, 1 << 18):
+        monkeypatch.setattr(experts_module, "MAX_GATHERED", limit)
+        found.append(experts_ref(x, w13, w2, ids, gates, 2.0, *rounding))
+
+    assert found[0].shape == (num_tokens, D)
+    torch.testing.assert_close(found[0], found[1], atol=1e-4, rtol=1e-5)
+
+
 def test_the_limit_is_one_sided_for_the_gate(generator: torch.Generator) -> None:
     w13 = torch.zeros(1, 2, 1)
     w2 = torch.ones(1, 1, 1)
@@ -64,3 +86,18 @@ def test_weights_that_do_not_fit_are_refused(generator: torch.Generator) -> None
 
     with pytest.raises(ShapeError, match="expected"):
         experts_ref(torch.ones(2, D), w13[:, 1:], w2, torch.zeros(2, 1, dtype=torch.long), torch.ones(2, 1), None)
+
+
+def test_fp8_experts_are_the_decoded_weights_with_or_without_rows_through_e4m3(generator: torch.Generator) -> None:
+    w13, w2 = weights(generator)
+    x = torch.randn(6, D, generator=generator)
+    ids, gates = torch.randint(0, E, (6, K), generator=generator), torch.rand(6, K, generator=generator)
+    parts = (*fp8_block_ref.encode(w13), *fp8_block_ref.encode(w2))
+    blocks = Fp8Experts(**dict(zip(("w13", "w13_scale", "w2", "w2_scale"), parts, strict=True)))
+    decoded = fp8_block_ref.decode(*parts[:2]), fp8_block_ref.decode(*parts[2:])
+
+    w8a16, w8a8 = (fp8_experts_ref(x, blocks, ids, gates, 2.0, quantise_activations=q) for q in (False, True))
+
+    assert torch.equal(w8a16, experts_ref(x, *decoded, ids, gates, 2.0))
+    assert 0.005 < relative_error(w8a8, w8a16) < 0.1
+    assert torch.equal(fp8_experts_ref(x, blocks, ids, gates, 2.0, quantise_activations=False, factor=2.5), w8a16 * 2.5)

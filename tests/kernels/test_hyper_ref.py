@@ -2,11 +2,50 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch import Tensor
 
 from kernels import hyper_ref
 from kernels.errors import ShapeError
 
 EPS = 1e-6
+
+
+def plain_sinkhorn(logits: Tensor, iters: int, eps: float) -> Tensor:
+    """The definition, one division after the other."""
+    comb = logits.softmax(-1) + eps
+    comb = comb / (comb.sum(-2, keepdim=True) + eps)
+    for _ in range(iters - 1):
+        comb = comb / (comb.sum(-1, keepdim=True) + eps)
+        comb = comb / (comb.sum(-2, keepdim=True) + eps)
+    return comb
+
+
+@pytest.mark.parametrize("spread", [0.3, 3.0, 30.0])
+@pytest.mark.parametrize(("iters", "bound"), [(1, 3e-7), (2, 2e-6), (3, 3e-6), (20, 1e-6)])
+@pytest.mark.parametrize("shape", [(1, 1, 4, 4), (2, 9, 4, 4), (64, 3, 3), (5, 2, 2)])
+def test_sinkhorn_equals_its_definition(
+    shape: tuple[int, ...], iters: int, bound: float, spread: float, generator: torch.Generator
+) -> None:
+    logits = spread * torch.randn(shape, generator=generator)
+    expected = plain_sinkhorn(logits.double(), iters, EPS)
+
+    by_numpy = hyper_ref.sinkhorn_ref(logits, iters, EPS)
+    by_torch = hyper_ref._balance(logits.softmax(-1), iters, EPS, torch.matmul, torch.reciprocal)
+
+    assert by_numpy.shape == shape
+    assert by_numpy.dtype == torch.float32
+    assert (by_numpy - expected).abs().max() < bound
+    assert (by_torch - expected).abs().max() < bound
+
+
+def test_sinkhorn_of_a_token_does_not_depend_on_its_batch(generator: torch.Generator) -> None:
+    logits = 3 * torch.randn(2, 7, 4, 4, generator=generator)
+
+    together = hyper_ref.sinkhorn_ref(logits, 20, EPS)
+
+    alone = torch.stack([hyper_ref.sinkhorn_ref(one[None], 20, EPS)[0] for one in logits.flatten(0, 1)])
+    assert (together.flatten(0, 1) - alone).abs().max() < 5e-7
+    assert hyper_ref.sinkhorn_ref(logits[:0], 20, EPS).shape == (0, 7, 4, 4)
 
 
 def test_sinkhorn_ends_doubly_stochastic_with_columns_last(generator: torch.Generator) -> None:

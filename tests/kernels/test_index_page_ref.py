@@ -126,6 +126,22 @@ def test_selection_equals_a_stable_sort(generator: torch.Generator) -> None:
     assert torch.equal(picks, torch.sort(scores, dim=-1, descending=True, stable=True).indices[..., :17])
 
 
+@pytest.mark.parametrize("values", [(0.0, -0.0), (1.9999999, -1.9999999), (1e20, -1e20, 0.0), (1e-45, -1e-45, 0.0)])
+@pytest.mark.parametrize("num_visible", [None, 1, 700])
+def test_ties_of_any_size_and_sign_go_to_the_lower_index(
+    values: tuple[float, ...], num_visible: int | None, generator: torch.Generator
+) -> None:
+    scores = torch.tensor(values)[torch.randint(len(values), (2, 3, 900), generator=generator)]
+    visible = None if num_visible is None else torch.full((2, 3), num_visible)
+
+    picks = index_page_ref.select_ref(scores, visible, 64)
+
+    seen = scores[..., :num_visible]
+    expected = torch.sort(seen, dim=-1, descending=True, stable=True).indices[..., :64]
+    assert torch.equal(picks[..., : expected.shape[-1]], expected)
+    assert (picks[..., expected.shape[-1] :] == -1).all()
+
+
 def test_keys_beyond_the_visible_ones_are_never_picked(generator: torch.Generator) -> None:
     scores = torch.full((1, 4, 10), -1e20)
     visible = torch.tensor([[0, 1, 3, 10]])

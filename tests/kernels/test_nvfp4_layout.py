@@ -1,12 +1,15 @@
 from __future__ import annotations
 
+from dataclasses import fields, replace
+
 import pytest
 import torch
 from torch import Tensor
 
 from kernels import nvfp4_ref
 from kernels.errors import ShapeError
-from kernels.nvfp4_layout import Nvfp4Experts, permuted_columns, repack
+from kernels.nvfp4_layout import Nvfp4Experts, permuted_columns, repack, round_global_scales
+from kernels.nvfp4_unpack import unpack
 
 
 def experts(generator: torch.Generator, *, num_experts: int = 3, dim: int = 80, hidden: int = 48) -> Nvfp4Experts:
@@ -108,3 +111,41 @@ def test_weights_whose_shapes_disagree_are_refused(generator: torch.Generator) -
             w2_scale=good.w2_scale,
             w2_global=good.w2_global,
         )
+
+
+def test_global_scales_through_bf16_are_off_by_up_to_two_to_the_minus_eight_and_nothing_else_changes(
+    generator: torch.Generator,
+) -> None:
+    exact = (1 + torch.arange(256) / 256) * 2.0**-11
+    weights = replace(experts(generator, num_experts=256, dim=16, hidden=16), w13_global=exact, w2_global=exact * 0.75)
+
+    rounded = round_global_scales(weights, torch.bfloat16)
+
+    for before, after in ((weights.w13_global, rounded.w13_global), (weights.w2_global, rounded.w2_global)):
+        assert after.dtype == torch.float32
+        assert torch.equal(after, after.bfloat16().float())
+        assert 0.0035 < (after / before - 1).abs().max() <= 2.0**-8
+    assert rounded.w2_codes is weights.w2_codes
+    assert torch.equal(round_global_scales(weights, torch.float32).w2_global, weights.w2_global)
+
+
+@pytest.mark.parametrize(("dim", "hidden"), [(80, 48), (256, 256), (304, 32)])
+def test_what_was_repacked_comes_back_byte_for_byte(dim: int, hidden: int, generator: torch.Generator) -> None:
+    def drawn(*shape: int, below: int = 256) -> Tensor:
+        return torch.randint(below, shape, dtype=torch.uint8, generator=generator)
+
+    packed = Nvfp4Experts(
+        w13_codes=drawn(2, 2 * hidden, dim // 2),
+        w13_scale=drawn(2, 2 * hidden, dim // 16, below=0x7F).view(torch.float8_e4m3fn),
+        w13_global=torch.rand(2, generator=generator),
+        w2_codes=drawn(2, dim, hidden // 2),
+        w2_scale=drawn(2, dim, hidden // 16, below=0x7F).view(torch.float8_e4m3fn),
+        w2_global=torch.rand(2, generator=generator),
+    )
+
+    again = unpack(repack(packed))
+
+    for field in fields(packed):
+        expected, found = getattr(packed, field.name), getattr(again, field.name)
+        assert found.dtype == expected.dtype
+        assert torch.equal(found.view(torch.uint8), expected.view(torch.uint8)), field.name

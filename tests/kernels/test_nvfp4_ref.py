@@ -101,6 +101,56 @@ def test_each_matrix_of_a_stack_is_encoded_as_if_alone(generator: torch.Generato
             assert torch.equal(whole[expert].float(), alone.float())
 
 
+@pytest.mark.parametrize("heavy_tail", [False, True], ids=["gaussian", "heavy tail"])
+def test_four_over_six_loses_less_and_decodes_as_usual(heavy_tail: bool, generator: torch.Generator) -> None:
+    weights = torch.randn(2, 256, 512, generator=generator) * 0.02
+    if heavy_tail:
+        weights = weights / torch.rand(256, 1, generator=generator).clamp_min(1e-3)
+
+    plain = relative_error(nvfp4_ref.decode(*nvfp4_ref.encode(weights)), weights)
+    better = relative_error(nvfp4_ref.decode(*nvfp4_ref.encode(weights, four_over_six=True)), weights)
+
+    assert 0.05 < 1 - better / plain < 0.12
+
+
+def test_four_over_six_takes_four_only_where_the_squared_error_falls() -> None:
+    # One of the blocks is on the grid of 6, one on the grid of 4; of the third, both lose the same.
+    six = [6.0, 1.0, 2.0, 3.0] + [0.0] * 12
+    four = [6.0, 4.5, 1.5, 3.0] + [0.0] * 12
+    weights = torch.tensor([six, four, [6.0] * 16])
+
+    codes, scale, global_scale = nvfp4_ref.encode(weights, four_over_six=True)
+
+    assert global_scale.item() == 6.0 / 1536
+    assert scale.float().flatten().tolist() == [256.0, 384.0, 256.0]
+    assert nvfp4_ref.unpack(codes)[:, 0].tolist() == [7, 6, 7]
+    assert torch.equal(nvfp4_ref.decode(codes, scale, global_scale), weights)
+
+
+def test_a_decoder_that_works_out_the_global_scale_again_is_wrong_by_1_75(generator: torch.Generator) -> None:
+    weights = torch.randn(32, 64, generator=generator)
+    codes, scale, global_scale = nvfp4_ref.encode(weights, four_over_six=True)
+    worked_out = weights.abs().max() / 2688
+
+    wrong, right = (nvfp4_ref.decode(codes, scale, factor) for factor in (worked_out, global_scale))
+
+    assert torch.allclose(right, 1.75 * wrong)
+
+
+def test_a_given_global_scale_is_kept_and_what_exceeds_it_saturates(generator: torch.Generator) -> None:
+    weights = torch.randn(2, 8, 32, generator=generator)
+    weights[1, 3, 5] = -100.0
+    given = torch.tensor(2.0**-10)
+
+    codes, scale, global_scale = nvfp4_ref.encode(weights, global_scale=given)
+
+    assert global_scale.tolist() == [given, given]
+    decoded = nvfp4_ref.decode(codes, scale, global_scale)
+    assert decoded[1, 3, 5] == -2688 * given
+    assert relative_error(decoded[0], weights[0]) < TOLERANCES["nvfp4"][0]
+    assert torch.equal(nvfp4_ref.encode(weights[0], global_scale=given)[0], codes[0])
+
+
 def test_zero_weights_decode_to_zero_without_nan() -> None:
     weights = torch.zeros(2, 32)
     weights[1, :16] = 3.0
@@ -126,11 +176,32 @@ def test_swizzled_scales_follow_the_128x4_formula_both_ways(shape: tuple[int, in
     assert torch.equal(back.view(torch.uint8), scale.view(torch.uint8))
 
 
+def test_a_stack_is_swizzled_matrix_by_matrix_and_decodes_the_same(generator: torch.Generator) -> None:
+    weights = torch.randn(2, 3, 130, 48, generator=generator)
+
+    codes, linear, global_scale = nvfp4_ref.encode(weights)
+    swizzled_codes, swizzled, _ = nvfp4_ref.encode(weights, swizzled=True)
+
+    assert swizzled.shape == (2, 3, nvfp4_ref.swizzled_length(130, 3))
+    assert torch.equal(swizzled[1, 2].view(torch.uint8), nvfp4_ref.swizzle(linear[1, 2]).view(torch.uint8))
+    decoded = nvfp4_ref.decode(swizzled_codes, swizzled, global_scale, swizzled=True)
+    assert torch.equal(decoded, nvfp4_ref.decode(codes, linear, global_scale))
+
+
 def test_bad_weights_are_refused_by_name() -> None:
     with pytest.raises(ShapeError, match="multiple of 16"):
         nvfp4_ref.encode(torch.ones(2, 24))
     with pytest.raises(NumericsError, match="finite"):
         nvfp4_ref.encode(torch.tensor([[float("nan")] * 16]))
+    with pytest.raises(ShapeError, match="multiple of 16"):
+        nvfp4_ref.encode(torch.ones(0, 32))
+    for bad in (0.0, -1.0, float("inf"), 1e38):
+        with pytest.raises(NumericsError, match="expected positive numbers"):
+            nvfp4_ref.encode(torch.ones(2, 32), global_scale=torch.tensor(bad))
+    with pytest.raises(DtypeError, match=r"global scale of torch\.float64"):
+        nvfp4_ref.encode(torch.ones(2, 32), global_scale=torch.tensor(1.0, dtype=torch.float64))
+    with pytest.raises(ShapeError, match="broadcasts to"):
+        nvfp4_ref.encode(torch.ones(3, 2, 32), global_scale=torch.ones(2))
     codes, scale, global_scale = nvfp4_ref.encode(torch.ones(2, 32))
     with pytest.raises(DtypeError, match="uint8"):
         nvfp4_ref.decode(codes.int(), scale, global_scale)

@@ -4,8 +4,9 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from kernels import dispatch
 from kernels.errors import ShapeError
-from kernels.route_ref import hash_route_ref, route_ref, score_ref
+from kernels.route_ref import best_groups_ref, hash_route_ref, route_ref, score_ref, table_route_ref
 
 
 def test_the_bias_chooses_but_does_not_weigh() -> None:
@@ -52,3 +53,75 @@ def test_scores_follow_the_named_function(generator: torch.Generator) -> None:
 def test_more_picks_than_experts_are_refused() -> None:
     with pytest.raises(ShapeError, match="top-4 of 3"):
         route_ref(torch.zeros(1, 3), 4)
+
+
+def test_experts_come_from_the_groups_whose_two_best_together_are_best() -> None:
+    choice = torch.tensor([[0.9, 0.0, 0.5, 0.5, 0.3, 0.2], [0.1, 0.1, 0.1, 0.1, 0.1, 0.1]])
+
+    kept = best_groups_ref(choice, 3, 2)
+
+    lost = float("-inf")
+    assert kept.tolist() == [
+        pytest.approx([0.9, 0.0, 0.5, 0.5, lost, lost]),
+        pytest.approx([0.1, 0.1, 0.1, 0.1, lost, lost]),
+    ]
+    assert best_groups_ref(choice, 3, 3) is choice
+
+
+def test_a_bias_moves_the_choice_between_groups_and_not_the_weights(generator: torch.Generator) -> None:
+    logits = torch.randn(6, 8, generator=generator)
+    bias = torch.tensor([0.0, 0.0, 0.0, 0.0, 50.0, 0.0, 0.0, 0.0])
+
+    weights, ids = route_ref(logits, 2, bias_E=bias, num_groups=2, topk_groups=1, renormalise=False)
+
+    assert (ids >= 4).all()
+    assert torch.equal(weights, score_ref(logits, "sqrtsoftplus").gather(1, ids))
+
+
+def test_the_shared_expert_is_one_more_column_that_no_factor_multiplies(generator: torch.Generator) -> None:
+    logits = torch.randn(6, 8, generator=generator)
+    table = torch.tensor([[1, 2], [7, 0]], dtype=torch.int32)
+
+    for weights, ids in (
+        route_ref(logits, 2, factor=2.5, shared_weight=0.4),
+        table_route_ref(logits, torch.tensor([0, 1, 1, 0, 0, 1]), table, factor=2.5, shared_weight=0.4),
+    ):
+        assert ids[:, 2].tolist() == [8] * 6
+        assert torch.equal(weights[:, 2], torch.full((6,), 0.4))
+        assert torch.allclose(weights[:, :2].sum(1), torch.full((6,), 2.5))
+
+
+def test_a_table_names_the_experts_of_each_token(generator: torch.Generator) -> None:
+    logits = torch.randn(3, 8, generator=generator)
+    table = torch.tensor([[1, 2], [7, 0]])
+
+    weights, ids = table_route_ref(logits, torch.tensor([1, 0, 1]), table)
+
+    assert ids.tolist() == [[7, 0], [1, 2], [7, 0]]
+    assert torch.equal(weights, hash_route_ref(logits, ids))
+
+
+def test_groups_that_do_not_fit_are_refused() -> None:
+    with pytest.raises(ShapeError, match="2 of 3 groups of 8"):
+        route_ref(torch.zeros(1, 8), 2, num_groups=3, topk_groups=2)
+    with pytest.raises(ShapeError, match="3 of 2 groups of 8"):
+        route_ref(torch.zeros(1, 8), 2, num_groups=2, topk_groups=3)
+
+
+def test_dispatch_routes_on_a_cpu_by_the_reference(generator: torch.Generator) -> None:
+    choices: list[dispatch.Choice] = []
+    logits, table = torch.randn(3, 8, generator=generator), torch.tensor([[1, 2], [7, 0]])
+    ids = torch.tensor([1, 0, 1])
+
+    scored = dispatch.route(logits, 2, num_groups=4, topk_groups=2, factor=2.5, record=choices.append)
+    named = dispatch.table_route(logits, ids, table, shared_weight=0.4, record=choices.append)
+
+    for got, expected in (
+        (scored, route_ref(logits, 2, num_groups=4, topk_groups=2, factor=2.5)),
+        (named, table_route_ref(logits, ids, table, shared_weight=0.4)),
+    ):
+        assert all(torch.equal(a, b) for a, b in zip(got, expected, strict=True))
+    assert [(choice.op, choice.implementation) for choice in choices] == [
+        ("route", "reference"),
+        ("table_route", "reference"),
+    ]

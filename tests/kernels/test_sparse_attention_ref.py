@@ -44,6 +44,17 @@ def test_splits_merge_to_the_whole(num_splits: int, generator: torch.Generator) 
     assert_close(out, sparse_attention_ref(q, entries, valid, sinks, 0.25), "fp32_merge")
 
 
+@pytest.mark.parametrize("num_splits", [1, 3, 20])
+def test_without_a_mask_every_entry_counts(num_splits: int, generator: torch.Generator) -> None:
+    q, entries, valid, sinks = inputs(generator)
+
+    out = sparse_attention_split_ref(q, entries, None, sinks, 0.25, num_splits)
+
+    whole = sparse_attention_ref(q, entries, torch.ones_like(valid), sinks, 0.25)
+    assert torch.equal(sparse_attention_ref(q, entries, None, sinks, 0.25), whole)
+    assert_close(out, whole, "fp32_merge")
+
+
 def test_a_part_without_a_valid_entry_has_no_weight_and_no_nan(generator: torch.Generator) -> None:
     q, entries, valid, _ = inputs(generator)
 

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from engine.engine import Engine
 from engine.export import export_nvfp4
+from engine.methods.activations import per_block_nvfp4
 from engine.settings import EngineSettings
 from kernels import nvfp4_ref
 from tests.engine.data.forms import stored, write
@@ -81,6 +82,20 @@ def test_every_code_with_every_scale_byte_decodes_to_the_same_numbers(factor: fl
     assert int(finite.sum()) == 254 * 16  # bytes 127 and 255 are NaN
     assert torch.equal(ours.isnan(), theirs.isnan())
     assert torch.equal(ours[finite], theirs[finite])  # its code 8 is 0, ours and torchao's is -0
+
+
+@pytest.mark.parametrize("amax", [0.5, 3.0, 40.0])
+def test_activations_of_a_calibrated_scale_round_to_the_same_numbers(amax: float) -> None:
+    from modelopt.torch.quantization.qtensor.nvfp4_tensor import NVFP4QTensor
+
+    x_ND = torch.randn(64, 256, generator=torch.Generator().manual_seed(5))
+    x_ND[3] = 0
+    input_scale = torch.tensor(amax / 2688)
+
+    ours = per_block_nvfp4(x_ND, input_scale)
+
+    quantised, scale, factor = NVFP4QTensor.quantize(x_ND.clone(), 16, weights_scaling_factor_2=input_scale)
+    assert torch.equal(ours, theirs_decode(quantised._quantized_data, scale, factor))
 
 
 def test_a_matrix_of_zeros_decodes_to_zeros_here() -> None:

@@ -1,0 +1,241 @@
+"""NVFP4 encode on a GPU: the largest magnitude of every matrix, then codes and block scales.
+
+Contract: as `nvfp4_ref.encode`, byte for byte for finite weights; the arithmetic is `nvfp4_round`'s.
+Live when: tensors lie on a GPU of sm_80 or newer. `_amax` runs unless the global scale is given and nothing is checked.
+FOUND: the global scale comes from that pass, otherwise from the caller. FOUR_OVER_SIX: the second quantisation and the
+two errors run. BF16: weights are the upper halves of fp32. FMA: as in `nvfp4_round`. SWIZZLED: as in `nvfp4`.
+Floor: 2 (bf16) or 4 (fp32) bytes read and 0.5 + 1/16 written per weight, at copy bandwidth. Finding the global scale
+reads the weights once more, from memory where they exceed the L2 cache.
+"""
+
+# N rows, K columns, E matrices; a tile has B blocks, each of two halves of L = 8 elements and so of P = 2 words.
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from kernels.checks import interpreting, require, require_device
+from kernels.errors import DtypeError, NumericsError, ShapeError
+from kernels.launch import launch
+from kernels.nvfp4 import scale_place
+from kernels.nvfp4_ref import (
+    BLOCK,
+    E2M1_MAX,
+    E4M3_MAX,
+    E4M3_MAX_FOUR_OVER_SIX,
+    expand_global_scale,
+    swizzled_length,
+)
+from kernels.nvfp4_round import block_scale, squared_error, values, word
+
+ENCODE_BLOCKS = 256
+ENCODE_STEPS = 4
+AMAX_ELEMENTS = 4096
+AMAX_STEPS = 8
+# Of one matrix: the last program's places, those beyond the matrix too, stay within 32 bits.
+MAX_ELEMENTS = 2**31 - AMAX_ELEMENTS * AMAX_STEPS
+INFINITY_BITS = 0x7F800000
+
+
+@triton.jit
+def _bits(pointer, real, BF16: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Weights as the bits of fp32; bf16 is its upper half."""
+    bits = tl.load(pointer, mask=real, other=0)
+    if BF16:
+        bits = bits.to(tl.int32) << 16
+    return bits
+
+
+def _amax_metadata(grid: Any, kernel: Any, args: dict[str, Any]) -> dict[str, Any]:
+    return {"name": "nvfp4_amax", "bytes": args["w"].numel() * args["w"].element_size(), "flops": 0}
+
+
+@triton.jit(launch_metadata=_amax_metadata)
+def _amax(  # type: ignore[no-untyped-def]
+    w, amax_bits_E, num_elements, num_tiles, BF16: tl.constexpr, ELEMENTS: tl.constexpr, STEPS: tl.constexpr
+):
+    matrix = (tl.program_id(0) // num_tiles).to(tl.int64)
+    first = tl.program_id(0) % num_tiles * (ELEMENTS * STEPS)
+    w += matrix * num_elements + first
+    largest_L = tl.zeros([ELEMENTS], tl.int32)
+    for step in range(STEPS):
+        l_L = step * ELEMENTS + tl.arange(0, ELEMENTS)
+        largest_L = tl.maximum(largest_L, _bits(w + l_L, first + l_L < num_elements, BF16) & 0x7FFFFFFF)
+    # Magnitudes order as integers do, infinity and NaN last, and an integer maximum is the same in any order.
+    tl.atomic_max(amax_bits_E + matrix, tl.max(largest_L, axis=0), sem="relaxed")
+
+
+def _encode_metadata(grid: Any, kernel: Any, args: dict[str, Any]) -> dict[str, Any]:
+    """What a profiler is told of one launch; a quotient counts as five operations, the rounding as three."""
+    names = ("w", "words", "scales", "global_scale_E")
+    moved = sum(args[name].numel() * args[name].element_size() for name in names)
+    flops = 2 * (5 + 3 + 4) if args["FOUR_OVER_SIX"] else 5 + 3
+    return {"name": "nvfp4_encode", "bytes": moved, "flops": flops * args["w"].numel()}
+
+
+@triton.jit(launch_metadata=_encode_metadata)
+def _encode(  # type: ignore[no-untyped-def]
+    w,
+    amax_bits_E,
+    words,
+    scales,
+    global_scale_E,
+    num_blocks,
+    num_tiles,
+    scale_stride,
+    DIVISOR: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    FOUND: tl.constexpr,
+    FOUR_OVER_SIX: tl.constexpr,
+    SWIZZLED: tl.constexpr,
+    BF16: tl.constexpr,
+    FMA: tl.constexpr,
+    BLOCKS: tl.constexpr,
+    STEPS: tl.constexpr,
+):
+    matrix = (tl.program_id(0) // num_tiles).to(tl.int64)
+    first = tl.program_id(0) % num_tiles * (BLOCKS * STEPS)
+    # Only where a program starts needs 64 bits.
+    w += (matrix * num_blocks + first) * 16
+    words += (matrix * num_blocks + first) * 2
+    scales += matrix * scale_stride
+    if FOUND:
+        amax = tl.load(amax_bits_E + matrix).to(tl.float32, bitcast=True)
+        global_scale = tl.div_rn(amax, DIVISOR)
+        global_scale = tl.where(global_scale == 0.0, 1.0, global_scale)
+        if first == 0:
+            tl.store(global_scale_E + matrix, global_scale)
+    else:
+        global_scale = tl.load(global_scale_E + matrix)
+    # A power of two that brings the global scale to 2^45, or as near as it can: then no product below is cut short.
+    unit_bits = tl.minimum(299 - (global_scale.to(tl.int32, bitcast=True) >> 23), 254) << 23
+    unit = unit_bits.to(tl.float32, bitcast=True)
+    l_L = tl.arange(0, 8)
+    for step in range(tl.minimum(tl.cdiv(num_blocks - first, BLOCKS), STEPS)):
+        b_B = step * BLOCKS + tl.arange(0, BLOCKS)
+        real_B = first + b_B < num_blocks
+        # Two halves, so that one thread can hold a whole block in 16-byte words.
+        place_BL = (b_B * 16)[:, None] + l_L[None, :]
+        low_BL = _bits(w + place_BL, real_B[:, None], BF16).to(tl.float32, bitcast=True)
+        high_BL = _bits(w + place_BL + 8, real_B[:, None], BF16).to(tl.float32, bitcast=True)
+        amax_B = tl.maximum(tl.max(tl.abs(low_BL), axis=1), tl.max(tl.abs(high_BL), axis=1))
+        scale_B, step_B = block_scale(amax_B * unit, global_scale, unit, 6.0, FMA)
+        divisor_B = step_B * unit
+        low_value_BL = values(low_BL, unit, divisor_B, FMA)
+        high_value_BL = values(high_BL, unit, divisor_B, FMA)
+        if FOUR_OVER_SIX:
+            four_scale_B, four_step_B = block_scale(amax_B * unit, global_scale, unit, 4.0, FMA)
+            four_divisor_B = four_step_B * unit
+            four_low_value_BL = values(low_BL, unit, four_divisor_B, FMA)
+            four_high_value_BL = values(high_BL, unit, four_divisor_B, FMA)
+            error_B = squared_error(low_BL, low_value_BL, step_B)
+            error_B += squared_error(high_BL, high_value_BL, step_B)
+            four_error_B = squared_error(low_BL, four_low_value_BL, four_step_B)
+            four_error_B += squared_error(high_BL, four_high_value_BL, four_step_B)
+            four_B = four_error_B < error_B
+            scale_B = tl.where(four_B, four_scale_B, scale_B)
+            divisor_B = tl.where(four_B, four_divisor_B, divisor_B)
+            low_value_BL = tl.where(four_B[:, None], four_low_value_BL, low_value_BL)
+            high_value_BL = tl.where(four_B[:, None], four_high_value_BL, high_value_BL)
+        low_word_B = word(low_BL, low_value_BL, unit, divisor_B)
+        word_BP = tl.join(low_word_B, word(high_BL, high_value_BL, unit, divisor_B))
+        tl.store(words + (b_B * 2)[:, None] + tl.arange(0, 2)[None, :], word_BP, mask=real_B[:, None])
+        byte_B = (scale_B * 7.52316384526264e-37).to(tl.int32, bitcast=True) >> 20  # as in `word`, by 2^-120
+        tl.store(scales + scale_place(first + b_B, COLUMNS, SWIZZLED), byte_B.to(tl.uint8), mask=real_B)
+
+
+def encode(
+    w_NK: Tensor,
+    *,
+    four_over_six: bool = False,
+    global_scale: Tensor | None = None,
+    swizzled: bool = False,
+    check: bool = True,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Codes uint8, block scales float8_e4m3fn and global scales fp32 of fp32 or bf16 weights; see `nvfp4_ref.encode`.
+
+    Args:
+        check: refuse NaN and infinite weights and global scales that are no positive numbers. It waits for the GPU,
+            and where the global scale is given it reads the weights once more; without it a call only launches.
+
+    Raises:
+        DtypeError, ShapeError, DeviceError: before any launch.
+        NumericsError: `check` found something.
+    """
+    require_device("nvfp4 encode", w_NK, *(() if global_scale is None else (global_scale,)))
+    require(
+        w_NK.dtype in (torch.float32, torch.bfloat16), DtypeError, "NVFP4 weight", w_NK.dtype, "float32 or bfloat16"
+    )
+    require(
+        w_NK.ndim >= 2 and 0 not in w_NK.shape[-2:] and w_NK.shape[-1] % BLOCK == 0,
+        ShapeError,
+        "NVFP4 weight",
+        tuple(w_NK.shape),
+        f"[..., N, K] with K a multiple of {BLOCK}",
+    )
+    require(w_NK.is_contiguous(), ShapeError, "NVFP4 weight's strides", w_NK.stride(), "a contiguous weight")
+    *stack, rows, columns = *w_NK.shape[:-1], w_NK.shape[-1] // BLOCK
+    num_elements = rows * columns * BLOCK
+    require(
+        num_elements <= MAX_ELEMENTS, ShapeError, "NVFP4 weights of a matrix", num_elements, f"at most {MAX_ELEMENTS}"
+    )
+    bf16, device, num_matrices = w_NK.dtype == torch.bfloat16, w_NK.device, math.prod(stack)
+    w_bits = w_NK.view(torch.int16 if bf16 else torch.int32)
+    if global_scale is None:
+        global_scale_E = torch.empty(stack, dtype=torch.float32, device=device)
+    else:
+        global_scale_E = expand_global_scale(global_scale, w_NK.shape, check=check).contiguous()
+    amax_bits_E = None
+    if num_matrices and (global_scale is None or check):
+        amax_bits_E = torch.zeros(num_matrices, dtype=torch.int32, device=device)
+        num_tiles = triton.cdiv(rows * columns * BLOCK, AMAX_ELEMENTS * AMAX_STEPS)
+        launch(_amax, (num_matrices * num_tiles,))(
+            w_bits,
+            amax_bits_E,
+            rows * columns * BLOCK,
+            num_tiles,
+            BF16=bf16,
+            ELEMENTS=AMAX_ELEMENTS,
+            STEPS=AMAX_STEPS,
+            num_warps=4,
+        )
+        if check:
+            finite = bool((amax_bits_E < INFINITY_BITS).all())
+            require(finite, NumericsError, "NVFP4 weight", "NaN or infinite values", "finite ones")
+    scale_shape = (swizzled_length(rows, columns),) if swizzled else (rows, columns)
+    codes = torch.empty(*stack, rows, columns * (BLOCK // 2), dtype=torch.uint8, device=device)
+    # Rows and columns that only fill a tile of the swizzled order have no block to write them.
+    padded = swizzled and scale_shape[0] != rows * columns
+    scales = (torch.zeros if padded else torch.empty)((*stack, *scale_shape), dtype=torch.uint8, device=device)
+    if num_matrices:
+        num_tiles = triton.cdiv(rows * columns, ENCODE_BLOCKS * ENCODE_STEPS)
+        launch(_encode, (num_matrices * num_tiles,))(
+            w_bits,
+            amax_bits_E,
+            codes.view(torch.int32),
+            scales,
+            global_scale_E,
+            rows * columns,
+            num_tiles,
+            math.prod(scale_shape),
+            DIVISOR=E2M1_MAX * (E4M3_MAX_FOUR_OVER_SIX if four_over_six else E4M3_MAX),
+            COLUMNS=columns if swizzled else 0,
+            FOUND=global_scale is None,
+            FOUR_OVER_SIX=four_over_six,
+            SWIZZLED=swizzled,
+            BF16=bf16,
+            FMA=not interpreting(),
+            BLOCKS=ENCODE_BLOCKS,
+            STEPS=ENCODE_STEPS,
+            # Two candidates want more registers a weight.
+            num_warps=8 if four_over_six else 4,
+            # The reference rounds every product before it adds.
+            enable_fp_fusion=False,
+        )
+    return codes, scales.view(torch.float8_e4m3fn), global_scale_E

@@ -1,0 +1,73 @@
+"""The small parts of a layer: rope, joined projections, RMS norm."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from engine.config import CSA, HCA, SLIDING, ModelConfig
+from engine.norm import rms_norm
+from engine.projections import Projections
+from engine.rope import Rope, make_ropes, rotate
+from tests.engine.data.tiny import CONFIG
+
+
+@pytest.fixture
+def generator() -> torch.Generator:
+    return torch.Generator().manual_seed(0)
+
+
+@pytest.mark.parametrize(("start", "number", "step"), [(0, 5, 1), (7, 1, 1), (3, 0, 1), (12, 4, 16)])
+def test_turns_are_those_of_their_positions_whatever_was_asked_before(start: int, number: int, step: int) -> None:
+    rope, fresh = Rope(10000.0, 8), Rope(10000.0, 8)
+    for asked in (1, 2, 40):
+        rope.turns(asked, 1)
+
+    turns = rope.turns(start, number, step)
+
+    angles = torch.arange(start, start + number * step, step).float()[:, None] * rope.frequency_F
+    assert torch.equal(turns, torch.complex(angles.cos(), angles.sin()))
+    assert torch.equal(turns, fresh.turns(start, number, step))
+
+
+def test_the_last_channels_turn_in_interleaved_pairs_and_turn_back(generator: torch.Generator) -> None:
+    rope = Rope(100.0, 4)
+    x = torch.randn(2, 3, 5, 10, generator=generator)
+    turns = rope.turns(6, 3)[None, :, None]
+
+    turned = rotate(x.clone(), turns)
+
+    cos, sin = turns[0, 2, 0, 1].real, turns[0, 2, 0, 1].imag
+    even, odd = x[1, 2, 4, 8], x[1, 2, 4, 9]
+    torch.testing.assert_close(turned[1, 2, 4, 8:], torch.stack((even * cos - odd * sin, odd * cos + even * sin)))
+    assert torch.equal(turned[..., :6], x[..., :6])
+    torch.testing.assert_close(rotate(turned, turns.conj_physical()), x)
+
+
+def test_layers_that_compress_share_one_rope_and_the_others_another() -> None:
+    ropes = make_ropes(ModelConfig.from_dict(CONFIG), "cpu")
+
+    assert ropes[CSA] is ropes[HCA]
+    assert ropes[CSA] is not ropes[SLIDING]
+    assert (ropes[CSA].frequency_F[-1] < ropes[SLIDING].frequency_F[-1]).all()
+
+
+def test_matrices_that_read_the_same_rows_give_what_each_gives_alone(generator: torch.Generator) -> None:
+    matrices = [torch.randn(rows, 6, generator=generator) for rows in (3, 1, 8)]
+    x = torch.randn(2, 5, 6, generator=generator)
+    projections = Projections(matrices)
+
+    for matrix, view, product in zip(matrices, projections.each(), projections.apply(x), strict=True):
+        assert torch.equal(view, matrix)
+        torch.testing.assert_close(product, x @ matrix.T)
+
+
+@pytest.mark.parametrize("width", [1, 6, 512])
+def test_rms_norm_divides_by_the_root_mean_square_and_eps(width: int, generator: torch.Generator) -> None:
+    x, weight = torch.randn(4, width, generator=generator), torch.randn(width, generator=generator)
+    x[0] = 0
+
+    normed = rms_norm(x, weight, 0.25)
+
+    exact = weight.double() * x.double() / (x.double().square().mean(-1, keepdim=True) + 0.25).sqrt()
+    torch.testing.assert_close(normed.double(), exact, atol=1e-6, rtol=1e-6)

@@ -1,0 +1,60 @@
+"""What can be said of NVFP4 decode and encode without a GPU: they compile for sm_90, move words, and divide seldom."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.kernels.compiling import Compiled, compiled
+
+LAUNCHES = """
+from kernels.nvfp4 import decode
+from kernels.nvfp4_encode import encode
+
+w = torch.zeros(2, 512, 4096, dtype=torch.bfloat16)
+codes, scale, global_scale = encode(w, check=False)
+encode(w, four_over_six=True, swizzled=True, global_scale=torch.ones(2), check=False)
+decode(codes, scale, global_scale, dtype=torch.bfloat16)
+"""
+WEIGHTS = 2 * 512 * 4096
+
+
+@pytest.fixture(scope="module")
+def launches(tmp_path_factory: pytest.TempPathFactory) -> list[Compiled]:
+    return compiled(LAUNCHES, tmp_path_factory.mktemp("nvfp4"))
+
+
+def test_sixteen_warps_or_more_fit_a_multiprocessor_without_spilling(launches: list[Compiled]) -> None:
+    assert [launch.name for launch in launches] == ["_amax", "_encode", "_encode", "_decode"]
+    for launch in launches:
+        assert launch.stack_bytes == 0
+        assert launch.registers <= 128
+
+
+def test_memory_is_moved_in_wide_words(launches: list[Compiled]) -> None:
+    amax, encode, _, decode = launches
+
+    for launch in (amax, encode):
+        assert launch.ptx.count("ld.global.v4.b32") == 4  # 32 bf16 weights a thread
+    assert decode.ptx.count("st.global.v4.b32") == 4
+    assert decode.ptx.count("cvt.rn.bf16x2.f32") == 16
+
+
+def test_weights_are_divided_by_multiplying_and_nothing_else_is_fused(launches: list[Compiled]) -> None:
+    _, encode, four_over_six, _ = launches
+
+    # A thread has 32 weights in 2 blocks, or with both candidates 16 in 1. Each weight and block scale takes two steps.
+    assert encode.ptx.count("fma.rn.f32") == 2 * (32 + 2)
+    assert four_over_six.ptx.count("fma.rn.f32") == 2 * 2 * (16 + 1)
+    assert encode.ptx.count("div.rn.f32") == 1 + 1 + 2
+    for launch in launches:
+        assert "div.full" not in launch.ptx
+        assert ".ftz" not in launch.ptx  # codes lie in fp32's subnormals
+
+
+def test_each_launch_says_what_it_moves(launches: list[Compiled]) -> None:
+    amax, encode, _, decode = (launch.launch for launch in launches)
+
+    packed = WEIGHTS // 2 + WEIGHTS // 16 + 2 * 4
+    assert amax == {"name": "nvfp4_amax", "bytes": 2 * WEIGHTS, "flops": 0}
+    assert encode == {"name": "nvfp4_encode", "bytes": 2 * WEIGHTS + packed, "flops": 8 * WEIGHTS}
+    assert decode == {"name": "nvfp4_decode", "bytes": 2 * WEIGHTS + packed, "flops": 2 * WEIGHTS}
