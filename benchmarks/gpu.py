@@ -46,7 +46,7 @@ def steps_of(out: Path, *, quick: bool) -> list[Step]:
     """The steps of a session, most valuable first."""
     to, quickly = ("--out", str(out)), ("--quick",) if quick else ()
     return [
-        Step(name="tests", limit_s=240, command=("benchmarks.gpu_tests",)),
+        Step(name="tests", limit_s=240, command=("benchmarks.gpu_tests", "--out", str(out / "tests"))),
         Step(name="sanitizer", limit_s=240, command=("benchmarks.sanitize", *to, *quickly)),
         Step(name="trained", limit_s=120, command=("benchmarks.engine_gpu", "trained", *to)),
         Step(name="engine", limit_s=240, command=("benchmarks.engine_gpu", "flash", *to, *quickly)),

@@ -87,10 +87,13 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("files", nargs="*", type=Path, help="test files; every one that has a GPU test without it")
     parser.add_argument("--jobs", type=int, default=JOBS, help="files at once")
     parser.add_argument("--limit", type=float, default=FILE_LIMIT_S, help="seconds for each file")
+    parser.add_argument("--out", type=Path, help="folder that keeps each file's log")
     options = parser.parse_args(arguments)
     files = [file.resolve() for file in options.files] or files_with_gpu_tests()
-    with tempfile.TemporaryDirectory() as folder:
-        outcomes = run_files(files, Path(folder), options.limit, options.jobs)
+    with tempfile.TemporaryDirectory() as passing:
+        folder = options.out or Path(passing)
+        folder.mkdir(parents=True, exist_ok=True)
+        outcomes = run_files(files, folder, options.limit, options.jobs)
     red = [outcome.file.name for outcome in outcomes if not outcome.green]
     passed = sum(outcome.passed for outcome in outcomes)
     print(f"{passed} tests passed in {len(files)} files; red: {', '.join(red) or 'none'}")

@@ -81,13 +81,16 @@ def machine() -> dict[str, Any]:
 
 
 def ceilings() -> dict[str, float]:
-    """Copy bandwidth (TB/s, read plus written) and bf16 matrix rate (TFLOP/s, sustained) of this card now."""
+    """What this card reaches now: copy bandwidth (TB/s, read plus written), bf16 matrix rate (TFLOP/s, sustained), and
+    how long a CUDA graph of one launch that does nothing takes by the same clock as every other time."""
     source = torch.randint(0, 100, (2**28,), dtype=torch.int32, device="cuda")
     target = torch.empty_like(source)
     copy_us = median_us(lambda: target.copy_(source), graph=False)
     a, b = (torch.randn(8192, 8192, device="cuda").bfloat16() for _ in range(2))
     matmul_us = median_us(lambda: a @ b, graph=False, repeat_ms=300)
+    one = torch.zeros(1, device="cuda")
     return {
+        "launch_us": round(median_us(one.zero_, graph=True), 2),
         "copy_tb_per_s": 2 * source.numel() * 4 / copy_us / 1e6,
         "bf16_tflop_per_s": 2 * 8192**3 / matmul_us / 1e6,
     }

@@ -262,7 +262,7 @@ def table_route(
     num_tokens, num_experts = _check(logits_TE, topk)
     for what, tensor in (("token ids", ids_T), ("expert table", tid2eid_VK)):
         require(tensor.dtype in (torch.int32, torch.int64), DtypeError, what, tensor.dtype, "int32 or int64")
-        require(tensor.stride(-1) == 1, ShapeError, f"stride of {what}", tensor.stride(), "1 along the last axis")
+    require(tid2eid_VK.stride(1) == 1, ShapeError, "stride of expert table", tid2eid_VK.stride(), "1 between picks")
     require(ids_T.shape == (num_tokens,), ShapeError, "token ids", tuple(ids_T.shape), (num_tokens,))
     weights, ids = _outputs(logits_TE, topk, shared_weight)
     if num_tokens == 0:
@@ -271,7 +271,7 @@ def table_route(
     block_t = _tokens_each(block_e)
     launch(_table_route, (triton.cdiv(num_tokens, block_t),))(
         logits_TE,
-        ids_T,
+        ids_T.contiguous(),  # the newest of each sequence's ids lie apart
         tid2eid_VK,
         weights,
         ids,
