@@ -31,6 +31,8 @@ QUICK = {
     r"--lengths \S+ --contexts \d+ --questions \d+": "--lengths 256,1024 --contexts 32 --questions 2",
     r"\[probe\.differential\](.|\n)*": "",
 }
+# And only what the symptom and the factor need.
+TWO_PROBES = {r"\[probe\.kl\](.|\n)*": ""}
 # What no single reading of the diff would give away, and which probe sees it.
 HARMFUL = ("window-halved", "mix-transposed", "double-factor-silent", "index-keys-zero")
 
@@ -40,12 +42,14 @@ def demo(tmp_path: Path) -> Repo:
     return Repo(make_demo(tmp_path / "demo"))
 
 
-def rebuild(demo: Repo, *, base: str = "", harmful: tuple[int, str, str] | None = None) -> None:
+def rebuild(
+    demo: Repo, *, base: str = "", harmful: tuple[int, str, str] | None = None, probes: dict[str, str] | None = None
+) -> None:
     """Write the history anew: a quick target, perhaps a candidate mended at base, perhaps one more patch."""
     stack = demo.git("rev-list", "--reverse", "v1..main").split()
     demo.git("checkout", "--quiet", "--detach", "v1")
     toml = (demo.path / "livepath.toml").read_text(encoding="utf-8")
-    for pattern, text in QUICK.items():
+    for pattern, text in {**QUICK, **(probes or {})}.items():
         toml = re.sub(pattern, text, toml)
     demo.write("livepath.toml", toml)
     if base:
@@ -72,7 +76,7 @@ def investigated(demo: Repo) -> Case:
 
 
 def test_a_fault_that_was_mended_at_base_is_not_reproduced(demo: Repo) -> None:
-    rebuild(demo, base="indexer-fp8-layout")
+    rebuild(demo, base="indexer-fp8-layout", probes=TWO_PROBES)
 
     with investigated(demo) as case:
         assert case.store.meta("endpoints")["story"] == "not reproduced"
@@ -105,7 +109,7 @@ def test_a_harmful_patch_drawn_at_random_is_named_with_its_diff(demo: Repo) -> N
 
 
 def test_a_patch_that_multiplies_without_an_event_is_caught_by_its_exponent(demo: Repo) -> None:
-    rebuild(demo, harmful=(3, "double-factor-silent", "looks-harmless"))
+    rebuild(demo, harmful=(3, "double-factor-silent", "looks-harmless"), probes=TWO_PROBES)
 
     with investigated(demo) as case:
         verdicts = case.store.verdicts(patch="looks-harmless")
