@@ -2,7 +2,8 @@
 
 Contract: {"machine": {gpu, torch, triton, driver, commit, clocks_before, ...}, "ceilings": {...}, "error_limit": x,
 "rows": [{op, shape, us, floor_us, error, peers, ...}]}. `us` is microseconds, or None for a row whose error is above
-the limit. A run that broke off has "stopped" with the reason, and the rows it got to.
+the limit; `clean_us`, where a row has it, is the same from a cache without lines to write back. A run that broke off
+has "stopped" with the reason, and the rows it got to.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 # What has columns of its own; every other key of a row tells it from the next.
-MEASURED = ("us", "floor_us", "error", "error_limit", "peers", "peer_errors")
+MEASURED = ("us", "clean_us", "floor_us", "error", "error_limit", "peers", "peer_errors")
 
 
 def markdown(result: dict[str, Any], file_name: str) -> str:
@@ -17,8 +17,10 @@ def markdown(result: dict[str, Any], file_name: str) -> str:
     # A column that says the same in every row says nothing, unless it is all there is.
     names = [name for name in names if name == "shape" or len({str(row.get(name)) for row in rows}) > 1]
     peers = list(dict.fromkeys(peer for row in rows for peer in row.get("peers", {})))
-    head = [*names, "floor us", "us", "x floor", *(f"{peer} us" for peer in peers), "error"]
-    return f"{sentence(result, file_name)}\n\n{_table(head, [_cells(row, names, peers) for row in rows])}"
+    clean = any(row.get("clean_us") for row in rows)
+    ours = ["us", "x floor", *(["clean us", "x floor"] if clean else [])]
+    head = [*names, "floor us", *ours, *(f"{peer} us" for peer in peers), "error"]
+    return f"{sentence(result, file_name)}\n\n{_table(head, [_cells(row, names, peers, clean) for row in rows])}"
 
 
 def sentence(result: dict[str, Any], file_name: str) -> str:
@@ -41,8 +43,8 @@ def sentence(result: dict[str, Any], file_name: str) -> str:
     return f"{text} Broke off: {result['stopped']}." if "stopped" in result else text
 
 
-def _cells(row: dict[str, Any], names: list[str], peers: list[str]) -> list[str]:
-    us, floor, of_peers = row["us"], row.get("floor_us"), row.get("peers", {})
+def _cells(row: dict[str, Any], names: list[str], peers: list[str], clean: bool) -> list[str]:
+    us, floor, of_peers, clean_us = row["us"], row.get("floor_us"), row.get("peers", {}), row.get("clean_us")
     times = [time for time in (us, *of_peers.values()) if time is not None]
     fastest = min(times) if len(times) > 1 else None
 
@@ -53,7 +55,8 @@ def _cells(row: dict[str, Any], names: list[str], peers: list[str]) -> list[str]
         *(_plain(row.get(name)) for name in names),
         _number(floor) if floor else "",
         "wrong" if us is None else shown(us),
-        f"{us / floor:.2f}" if us and floor else "",
+        _ratio(us, floor),
+        *([_number(clean_us) if clean_us else "", _ratio(clean_us, floor)] if clean else []),
         *(shown(of_peers.get(peer)) for peer in peers),
         f"{row['error']:.1e}".replace("e-0", "e-") if row["error"] else "0",
     ]
@@ -73,6 +76,10 @@ def _sanitizer(result: dict[str, Any]) -> str:
 
 def _table(head: list[str], cells: list[list[str]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in (head, ["---"] * len(head), *cells))
+
+
+def _ratio(us: float | None, floor: float | None) -> str:
+    return f"{us / floor:.2f}" if us and floor else ""
 
 
 def _number(value: float) -> str:

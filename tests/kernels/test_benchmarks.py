@@ -144,6 +144,18 @@ def test_a_table_has_a_row_per_row_with_the_fastest_in_bold_and_says_where_it_wa
     assert second == "| tiny | bf16 | 63.4 | wrong |  |  | 5.0e-1 |"
 
 
+def test_times_from_a_clean_cache_have_columns_of_their_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = tmp_path / "result.json"
+    rows = [row(us=20.0, clean_us=15.0, floor_us=10.0, error=0.0)]
+    source.write_text(json.dumps({"machine": MACHINE, "rows": rows}), encoding="utf-8")
+
+    assert plot.main(["--table", str(source)]) == 0
+
+    _, _, head, _, first = capsys.readouterr().out.splitlines()
+    assert head == "| shape | floor us | us | x floor | clean us | x floor | error |"
+    assert first == "| tiny | 10.0 | 20.0 | 2.00 | 15.0 | 1.50 | 0 |"
+
+
 def test_without_a_result_file_the_plot_says_what_to_name(capsys: pytest.CaptureFixture[str]) -> None:
     assert plot.main([]) == 2
     assert "name one result file" in capsys.readouterr().err
