@@ -2,8 +2,10 @@
 
 Contract: rows (token, pick) are numbered flat, token * K + pick. `sorted_rows[p]` is the flat row at place p when rows
 are ordered by expert, and by number within one expert (a stable sort: the same input gives the same order). Tile i
-covers places tile_start[i] .. tile_end[i] - 1, at most BLOCK_T of them, all of expert tile_expert[i]; tiles that do not
-exist have expert -1. Rows whose id is no expert are left out.
+covers places tile_start[i] .. tile_end[i] - 1, all of expert tile_expert[i]; tiles that do not exist have expert -1.
+An expert gets as few tiles of BLOCK_T + EXTRA_T rows as hold its rows, and a tile more than BLOCK_T rows only where the
+expert needs it: the rows that tiles of BLOCK_T would leave over go to its first tiles. Rows whose id is no expert are
+left out.
 Live when: the experts run on a GPU; `experts_hopper` does without for one token. COMPARE_ALL: few rows, one launch;
 otherwise `_count` runs before `_place`.
 """
@@ -98,6 +100,7 @@ def _place(  # type: ignore[no-untyped-def]
     tiles_each,
     E: tl.constexpr,
     BLOCK_T: tl.constexpr,
+    EXTRA_T: tl.constexpr,
     BLOCK_E: tl.constexpr,
     BLOCK_N: tl.constexpr,
     CHUNK: tl.constexpr,
@@ -144,7 +147,7 @@ def _place(  # type: ignore[no-untyped-def]
 
     total_E = tl.where(expert_E < E, total_E, 0)
     expert_start_E = tl.cumsum(total_E, axis=0) - total_E
-    num_tiles_E = (total_E + BLOCK_T - 1) // BLOCK_T
+    num_tiles_E = (total_E + BLOCK_T + EXTRA_T - 1) // (BLOCK_T + EXTRA_T)
     tile_stop_E = tl.cumsum(num_tiles_E, axis=0)
     for offset in range(0, tiles_each, 16):
         tile_C = program * tiles_each + offset + tl.arange(0, 16)
@@ -152,19 +155,21 @@ def _place(  # type: ignore[no-untyped-def]
         owner_C = tl.sum((tile_stop_E[None, :] <= tile_C[:, None]).to(tl.int32), axis=1)
         is_owner_CE = (expert_E[None, :] == owner_C[:, None]).to(tl.int32)
         index_C = tile_C - tl.sum(is_owner_CE * (tile_stop_E - num_tiles_E)[None, :], axis=1)
-        begin_C = tl.sum(is_owner_CE * expert_start_E[None, :], axis=1)
-        stop_C = begin_C + tl.sum(is_owner_CE * total_E[None, :], axis=1)
-        begin_C = begin_C + index_C * BLOCK_T
+        first_C = tl.sum(is_owner_CE * expert_start_E[None, :], axis=1)
+        total_C = tl.sum(is_owner_CE * total_E[None, :], axis=1)
+        left_over_C = tl.maximum(total_C - BLOCK_T * tl.sum(is_owner_CE * num_tiles_E[None, :], axis=1), 0)
+        begin_C = index_C * BLOCK_T + tl.minimum(index_C * EXTRA_T, left_over_C)
+        stop_C = (index_C + 1) * BLOCK_T + tl.minimum((index_C + 1) * EXTRA_T, left_over_C)
         tl.store(tile_expert + tile_C, tl.where(owner_C < E, owner_C, -1), mask=mine_C)
-        tl.store(tile_start + tile_C, begin_C, mask=mine_C)
-        tl.store(tile_end + tile_C, tl.minimum(begin_C + BLOCK_T, stop_C), mask=mine_C)
+        tl.store(tile_start + tile_C, first_C + begin_C, mask=mine_C)
+        tl.store(tile_end + tile_C, first_C + tl.minimum(stop_C, total_C), mask=mine_C)
 
 
-def align(topk_ids_TK: Tensor, num_experts: int, block_t: int, overlap: bool = False) -> Tiles:
-    """Sort the rows of `topk_ids_TK` (contiguous, integer) by expert and cut them into tiles of `block_t`."""
+def align(topk_ids_TK: Tensor, num_experts: int, block_t: int, extra_t: int = 0, overlap: bool = False) -> Tiles:
+    """Sort the rows of `topk_ids_TK` (contiguous, integer) by expert and cut them into tiles, as the module says."""
     num_rows = topk_ids_TK.numel()
     device = topk_ids_TK.device
-    max_tiles = min(num_rows, num_experts + num_rows // block_t)
+    max_tiles = min(num_rows, num_experts + num_rows // (block_t + extra_t))
     # Places that no row takes (ids out of range) are never read: no tile covers them.
     tiles = Tiles(*(torch.empty(n, dtype=torch.int32, device=device) for n in (num_rows, *[max_tiles] * 3)))
     block_e = triton.next_power_of_2(num_experts + 1)
@@ -200,6 +205,7 @@ def align(topk_ids_TK: Tensor, num_experts: int, block_t: int, overlap: bool = F
         triton.cdiv(max_tiles, programs),
         E=num_experts,
         BLOCK_T=block_t,
+        EXTRA_T=extra_t,
         BLOCK_E=block_e,
         BLOCK_N=triton.next_power_of_2(num_rows) if compare_all else 1,
         CHUNK=OWN_ROWS if compare_all else CHUNK,

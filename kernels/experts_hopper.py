@@ -31,8 +31,10 @@ class Tile:
 
     `prefetch_chunk` keeps the next 256 columns of weights in registers instead of the next 64: more bytes on their way
     for a program whose time is memory latency, more registers than a program with a large accumulator has. A tile with
-    at most `tail_t` rows takes a product of that width; 0 for none. `overlap` lets each launch start, and fetch its
-    first weights, before the one ahead of it has ended. `max_registers` caps a thread's registers.
+    at most `tail_t` rows takes a product of that width; 0 for none. A tile grows by up to `extra_t` rows where that
+    saves its expert a tile, and with it the decoding of all its weights once more; 0 for none. `overlap` lets each
+    launch start, and fetch its first weights, before the one ahead of it has ended. `max_registers` caps a thread's
+    registers.
     """
 
     block_t: int
@@ -41,6 +43,7 @@ class Tile:
     stages: int
     prefetch_chunk: bool
     tail_t: int = 0
+    extra_t: int = 0
     overlap: bool = False
     max_registers: int | None = None
 
@@ -55,7 +58,11 @@ def choose_tile(num_rows: int, num_experts: int) -> Tile:
     if mean <= 40:
         return Tile(block_t=32, num_warps=8, x_columns=128, stages=4, prefetch_chunk=True, tail_t=16)
     # With 128 registers two programs share a multiprocessor: one computes while the other starts or stores.
-    block_t, stages, tail_t = (64, 5, 16) if mean <= 64 else (128, 4, 32)
+    # Extra rows save a second tile only where many experts have a few more rows than one holds.
+    if mean <= 64:
+        block_t, stages, tail_t, extra_t = 64, 5, 16, 16 if mean > 52 else 0
+    else:
+        block_t, stages, tail_t, extra_t = 128, 4, 32, 16
     return Tile(
         block_t=block_t,
         num_warps=8,
@@ -63,6 +70,7 @@ def choose_tile(num_rows: int, num_experts: int) -> Tile:
         stages=stages,
         prefetch_chunk=False,
         tail_t=tail_t,
+        extra_t=extra_t,
         max_registers=128,
     )
 
@@ -120,7 +128,7 @@ def experts_hopper(
         unused = topk_ids_TK
         tiles = Tiles(unused, unused.view(-1), unused, unused)
     else:
-        tiles = align(topk_ids_TK, weights.num_experts, tile.block_t, tile.overlap)
+        tiles = align(topk_ids_TK, weights.num_experts, tile.block_t, tile.extra_t, tile.overlap)
     hidden_columns = weights.w2_words.shape[2] * COLUMN_PAD
     x_permuted = permute_columns(x_TD.contiguous(), weights.w13_words.shape[2] * COLUMN_PAD, tile.overlap)
     hidden = torch.empty(num_rows, hidden_columns, dtype=torch.bfloat16, device=x_TD.device)
@@ -133,6 +141,7 @@ def experts_hopper(
         "HAS_LIMIT": swiglu_limit is not None,
         "BLOCK_T": tile.block_t,
         "TAIL_T": 0 if one_token else tile.tail_t,
+        "EXTRA_T": 0 if one_token else tile.extra_t,
         "NUM_WARPS": tile.num_warps,
         "X_COLUMNS": tile.x_columns,
         "STAGES": tile.stages,

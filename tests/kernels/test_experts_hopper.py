@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pytest
 import torch
@@ -14,18 +15,25 @@ from kernels.experts_ref import experts_ref
 from kernels.nvfp4_layout import HopperExperts, Nvfp4Experts, repack, round_global_scales
 from tests.numerics import assert_close
 
+if TYPE_CHECKING:
+    from kernels.experts_hopper import Tile
+
 pytestmark = pytest.mark.gpu
 NUM_EXPERTS, TOPK = 9, 3
-# The fields of a Tile in order: what `choose_tile` picks, and neighbours.
+# What `choose_tile` picks, and neighbours.
 TILES = [
-    (8, 4, 256, 4, True, 0, True, None),
-    (8, 8, 256, 2, False, 0, False, None),
-    (16, 4, 256, 3, True, 0, False, None),
-    (32, 8, 128, 4, True, 16, False, None),
-    (64, 8, 64, 5, False, 16, False, 128),
-    (128, 8, 64, 4, False, 32, False, 128),
-    (128, 16, 128, 3, False, 32, False, None),
+    {"block_t": 8, "num_warps": 4, "x_columns": 256, "stages": 4, "prefetch_chunk": True, "overlap": True},
+    {"block_t": 8, "num_warps": 8, "x_columns": 256, "stages": 2},
+    {"block_t": 16, "num_warps": 4, "x_columns": 256, "stages": 3, "prefetch_chunk": True},
+    {"block_t": 32, "num_warps": 8, "x_columns": 128, "stages": 4, "prefetch_chunk": True, "tail_t": 16},
+    {"block_t": 64, "num_warps": 8, "stages": 5, "tail_t": 16, "max_registers": 128},
+    {"block_t": 64, "num_warps": 8, "stages": 5, "tail_t": 16, "extra_t": 16, "max_registers": 128},
+    {"block_t": 128, "num_warps": 8, "tail_t": 32, "extra_t": 16, "max_registers": 128},
+    {"block_t": 128, "num_warps": 8, "tail_t": 32, "max_registers": 128},
+    {"block_t": 128, "num_warps": 16, "x_columns": 128, "stages": 3, "tail_t": 32},
 ]
+PREFILL = TILES[6]
+DEFAULTS = {"x_columns": 64, "stages": 4, "prefetch_chunk": False}
 
 
 @pytest.fixture(autouse=True)
@@ -34,6 +42,12 @@ def _poison_every_allocation() -> Iterator[None]:
     torch.use_deterministic_algorithms(True, warn_only=True)
     yield
     torch.use_deterministic_algorithms(False)
+
+
+def made(fields: dict[str, int | bool]) -> Tile:
+    from kernels.experts_hopper import Tile
+
+    return Tile(**{**DEFAULTS, **fields})  # type: ignore[arg-type]
 
 
 def make(
@@ -56,19 +70,56 @@ def reference(weights: Nvfp4Experts, x: Tensor, ids: Tensor, gates: Tensor, limi
 
 
 @pytest.mark.parametrize("tile", TILES, ids=str)
-@pytest.mark.parametrize("num_tokens", [1, 3, 63, 129])
+@pytest.mark.parametrize("num_tokens", [1, 3, 63, 129, 450])
 def test_the_layer_is_within_bf16_of_fp32_weights(
-    num_tokens: int, tile: tuple[int, int, int, int, bool, int, bool, int | None], generator: torch.Generator
+    num_tokens: int, tile: dict[str, int | bool], generator: torch.Generator
 ) -> None:
-    from kernels.experts_hopper import Tile, experts_hopper
+    from kernels.experts_hopper import experts_hopper
 
     weights, x, ids, gates = make(generator, num_tokens)
-    names = ("block_t", "num_warps", "x_columns", "stages", "prefetch_chunk", "tail_t", "overlap", "max_registers")
-    chosen = Tile(**dict(zip(names, tile, strict=True)))
 
-    out = experts_hopper(x, repack(weights), ids, gates, 2.0, tile=chosen)
+    out = experts_hopper(x, repack(weights), ids, gates, 2.0, tile=made(tile))
 
     assert_close(out, reference(weights, x, ids, gates, 2.0), "bf16_layer")
+
+
+@pytest.mark.parametrize("tile", TILES[4:], ids=str)
+@pytest.mark.parametrize(
+    "rows",
+    [(127, 128, 129, 0, 143, 144, 145, 160), (161, 15, 16, 17, 0, 63, 79, 81), (256, 273, 288, 289, 0, 305, 31, 33)],
+    ids=str,
+)
+def test_experts_whose_rows_just_fit_a_tile_or_just_do_not(
+    rows: tuple[int, ...], tile: dict[str, int | bool], generator: torch.Generator
+) -> None:
+    from kernels.experts_hopper import experts_hopper
+
+    flat = torch.cat([torch.full((count,), expert) for expert, count in enumerate(rows)])
+    flat = torch.cat((flat, torch.full((-len(flat) % TOPK,), -1)))
+    ids = flat[torch.randperm(len(flat), generator=generator)].view(-1, TOPK).int().cuda()
+    weights, x, _, gates = make(generator, len(ids))
+    packed = repack(weights)
+
+    out = experts_hopper(x, packed, ids, gates, 2.0, tile=made(tile))
+
+    assert_close(out, reference(weights, x, ids, gates, 2.0), "bf16_layer")
+    for _ in range(3):
+        assert torch.equal(experts_hopper(x, packed, ids, gates, 2.0, tile=made(tile)), out)
+
+
+def test_a_row_gets_the_same_bits_from_a_tile_of_any_width(generator: torch.Generator) -> None:
+    from kernels.experts_hopper import experts_hopper
+
+    weights, x, _, gates = make(generator, 144)
+    packed, ids = repack(weights), torch.full((144, TOPK), -1, dtype=torch.int32).cuda()
+    ids[:, 0] = 3
+
+    whole = experts_hopper(x, packed, ids, gates, 2.0, tile=made(PREFILL))
+
+    for part in (slice(0, 32), slice(0, 128), slice(16, 144)):
+        assert torch.equal(
+            experts_hopper(x[part], packed, ids[part], gates[part], 2.0, tile=made(PREFILL)), whole[part]
+        )
 
 
 def test_all_tokens_on_one_expert_and_ids_that_are_no_expert(generator: torch.Generator) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+from pathlib import Path
+
 import pytest
 
 from tests.kernels.compiling import Compiled, compiled
@@ -18,7 +21,7 @@ weights = HopperExperts(
     w13_words=ints(256, 64, 16, 4, 128, 4), w13_scales=ints(256, 64, 16, 128, 2), w13_global=floats(256),
     w2_words=ints(256, 64, 8, 4, 128, 4), w2_scales=ints(256, 64, 8, 128, 2), w2_global=floats(256),
     num_experts=256, dim=4096, hidden=2048)
-for num_tokens in (8, 4096):
+for num_tokens in (8, 2048, 2560, 4096):
     experts_hopper(floats(num_tokens, 4096).bfloat16(), weights, ints(num_tokens, 6), floats(num_tokens, 6), 10.0)
 """
 
@@ -31,12 +34,26 @@ def launches(tmp_path_factory: pytest.TempPathFactory) -> list[Compiled]:
 def test_two_programs_or_more_fit_a_multiprocessor_without_spilling(launches: list[Compiled]) -> None:
     gemms = [launch for launch in launches if launch.name == "expert_gemm"]
 
-    assert len(gemms) == 4
-    # Four words of four pairs in each of four column groups, once more for the narrower product where there is one.
-    for gemm, packed_multiplies in zip(gemms, (64, 64, 128, 128), strict=True):
+    assert len(gemms) == 8
+    # Four words of four pairs in each of four column groups, once for each width of a tile.
+    for gemm, packed_multiplies in zip(gemms, (64, 64, 128, 128, 192, 192, 192, 192), strict=True):
         assert gemm.registers <= 128
         assert gemm.stack_bytes == 0
+        assert gemm.shared_bytes <= 113 * 1024
         assert gemm.ptx.count("mul.rn.bf16x2") == packed_multiplies
+
+
+def test_products_are_in_flight_while_the_next_weights_are_decoded(launches: list[Compiled], tmp_path: Path) -> None:
+    """Where registers are short ptxas waits for each product instead, which no count of registers shows."""
+    import triton
+
+    for gemm in (launch for launch in launches if launch.name == "expert_gemm"):
+        (tmp_path / "gemm.ptx").write_text(gemm.ptx, encoding="utf-8")
+        ptxas = str(Path(triton.__file__).parent / "backends/nvidia/bin/ptxas")
+        command = [ptxas, "-arch=sm_90a", "-v", "gemm.ptx"]
+        said = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True).stderr
+        assert "Used" in said
+        assert "serialized" not in said
 
 
 def test_the_clamp_lets_nan_through(launches: list[Compiled]) -> None:
