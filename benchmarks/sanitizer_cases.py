@@ -22,7 +22,7 @@ from kernels.nvfp4_layout import Nvfp4Experts, repack
 Case = Callable[[str], Any]
 LIMIT = 10.0
 # Token counts that meet every tile which is ever chosen; a test holds them to it.
-HOPPER_EXPERTS, HOPPER_TOPK, HOPPER_TOKENS = 9, 3, (1, 9, 35, 119, 190, 401)
+HOPPER_EXPERTS, HOPPER_TOPK, HOPPER_TOKENS = 9, 3, (1, 9, 35, 119, 150, 190, 401)
 PLAIN_EXPERTS, PLAIN_TOPK, PLAIN_TOKENS = 5, 2, (3, 61, 301)
 
 
@@ -54,7 +54,7 @@ def _routed(num_tokens: int, dim: int, num_experts: int, topk: int, device: str)
 
 
 def experts_hopper(device: str) -> None:
-    """Every tile of `choose_tile`, from one token to several tiles an expert, and all tokens on one expert."""
+    """Every tile of `choose_tile`, with tails and extra rows, and all tokens on one expert."""
     from kernels.experts_hopper import experts_hopper as run
 
     dim = 320
@@ -113,16 +113,18 @@ def index_select(device: str) -> None:
 
 
 def nvfp4(device: str) -> None:
-    """Decode and encode, linear and swizzled, fp32 and bf16, one matrix and a stack of them."""
+    """Decode and encode, linear and swizzled, fp32 and bf16, one matrix and a stack of them, by either arithmetic."""
     from kernels.nvfp4 import decode
     from kernels.nvfp4_encode import encode
 
     for shape in ((3, 130, 208), (37, 48)):
-        w = torch.randn(shape, generator=_generator()).to(device)
+        w = torch.randn(shape, generator=_generator())
+        # What is too large for the short arithmetic takes the long one.
+        weights = [part.to(device) for part in (w, w.bfloat16(), w * 2.0**20, w.bfloat16() * 2.0**20)]
         for swizzled in (False, True):
             for four_over_six in (False, True):
-                encode(w, four_over_six=four_over_six, swizzled=swizzled, check=False)
-            parts = encode(w.bfloat16(), swizzled=swizzled, check=False)
+                for part in weights:
+                    parts = encode(part, four_over_six=four_over_six, swizzled=swizzled, check=False)
             for dtype in (torch.float32, torch.bfloat16):
                 decode(*parts, swizzled=swizzled, dtype=dtype)
 
@@ -177,15 +179,15 @@ def route(device: str) -> None:
 
 
 def hyper(device: str) -> None:
-    """Pre-mix in every precision, read and write, at the narrow tile and the wide one; and the head, which reads."""
+    """Pre-mix in every precision, read and write, at every tile; and the head, which reads."""
     from kernels.hyper import read, write
-    from kernels.hyper_mix import premix
+    from kernels.hyper_mix import WHOLE_FROM_TOKENS, premix
 
     num_streams, dim, num_mixes = 4, 1104, 24
     fn = torch.randn(num_mixes, num_streams * dim, generator=_generator()).to(device)
     base = torch.randn(num_mixes, generator=_generator()).to(device)
     scale = torch.rand(3, generator=_generator()).to(device)
-    for num_tokens in (1, 67, 1029):
+    for num_tokens in (1, 67, 1029, WHOLE_FROM_TOKENS + 1):
         streams = torch.randn(num_tokens, num_streams, dim, generator=_generator()).to(device)
         for x, precisions in ((streams.bfloat16(), ("bf16x3", "tf32")), (streams, ("fp32", "tf32"))):
             for precision in precisions:
@@ -195,29 +197,30 @@ def hyper(device: str) -> None:
 
 
 def sparse_attention(device: str) -> None:
-    """Gathered entries, rows of plain caches and of packed ones; whole and in splits, with rows that are none."""
+    """Gathered entries, rows of plain caches and of packed ones, each by blocks of 64 heads, which have a kernel of
+    their own on Hopper, and by 48; whole and in splits, with rows that are none."""
     from kernels.attention_cache_ref import empty_key_pages, write_rows
     from kernels.sparse_attention import sparse_attention as run
     from kernels.sparse_attention import sparse_attention_rows
 
-    generator, num_heads, dim, num_rows = _generator(), 64, 512, 320
-    sinks, keys = torch.randn(num_heads, generator=generator), torch.randn(num_rows, dim, generator=generator)
+    generator, dim, num_rows = _generator(), 512, 320
+    sinks, keys = torch.randn(128, generator=generator).to(device), torch.randn(num_rows, dim, generator=generator)
     packed = empty_key_pages(num_rows // 64, dim)
     write_rows(packed, torch.arange(num_rows), keys)
     caches = (keys.bfloat16().to(device), packed.to(device))
-    for batch, split_size in ((3, None), (2, 64), (150, None)):
-        q = torch.randn(batch, num_heads, dim, generator=generator).bfloat16().to(device)
+    for batch, heads, split_size in ((3, 64, None), (2, 128, 64), (150, 64, None), (3, 48, None), (150, 48, None)):
+        q = torch.randn(batch, heads, dim, generator=generator).bfloat16().to(device)
         window, picks = (torch.randint(-1, num_rows, (batch, n), generator=generator).to(device) for n in (67, 131))
         angle = torch.randn(batch, 32, generator=generator).to(device)
         for cache in caches:
             for entries, rows in ((cache, picks), (None, None)):
                 sparse_attention_rows(
-                    q, cache, window, entries, rows, sinks.to(device), dim**-0.5, split_size=split_size,
+                    q, cache, window, entries, rows, sinks[:heads], dim**-0.5, split_size=split_size,
                     rotation=(angle.cos(), angle.sin()), out_dtype=torch.bfloat16,
                 )  # fmt: skip
         gathered = caches[0][picks.clamp_min(0)]
         for queries in (q, q[:2].float()):
-            run(queries, gathered[: len(queries)], picks[: len(queries)] >= 0, sinks.to(device), dim**-0.5)
+            run(queries, gathered[: len(queries)], picks[: len(queries)] >= 0, sinks[:heads], dim**-0.5)
 
 
 CASES: dict[str, Case] = {

@@ -1,9 +1,10 @@
 """NVFP4 encode on a GPU: the largest magnitude of every matrix, then codes and block scales.
 
-Contract: as `nvfp4_ref.encode`, byte for byte for finite weights; the arithmetic is `nvfp4_round`'s.
+Contract: as `nvfp4_ref.encode`, byte for byte for finite weights; the arithmetic is `nvfp4_codes`' and
+`nvfp4_round`'s.
 Live when: tensors lie on a GPU of sm_80 or newer. `_amax` runs unless the global scale is given and nothing is checked.
 FOUND: the global scale comes from that pass, otherwise from the caller. FOUR_OVER_SIX: the second quantisation and the
-two errors run. BF16: weights are the upper halves of fp32. FMA: as in `nvfp4_round`. SWIZZLED: as in `nvfp4`.
+two errors run. BF16: weights are the upper halves of fp32. FMA: as in `nvfp4_codes`. SWIZZLED: as in `nvfp4`.
 Floor: 2 (bf16) or 4 (fp32) bytes read and 0.5 + 1/16 written per weight, at copy bandwidth. Finding the global scale
 reads the weights once more, from memory where they exceed the L2 cache.
 """
@@ -24,6 +25,7 @@ from kernels.checks import interpreting, require, require_device
 from kernels.errors import DtypeError, NumericsError, ShapeError
 from kernels.launch import launch
 from kernels.nvfp4 import scale_place
+from kernels.nvfp4_codes import block_codes, plain
 from kernels.nvfp4_ref import (
     BLOCK,
     E2M1_MAX,
@@ -32,56 +34,65 @@ from kernels.nvfp4_ref import (
     expand_global_scale,
     swizzled_length,
 )
-from kernels.nvfp4_round import block_scale, squared_error, values, word
+from kernels.nvfp4_round import block_scale, scale_byte
 
-ENCODE_BLOCKS = 256
-ENCODE_STEPS = 4
-AMAX_ELEMENTS = 4096
+PROGRAM_BLOCKS = 1024
+MAX_REGISTERS = 80  # so six programs of `_encode` share a multiprocessor
+AMAX_WORDS = 2048
 AMAX_STEPS = 8
 # Of one matrix: the last program's places, those beyond the matrix too, stay within 32 bits.
-MAX_ELEMENTS = 2**31 - AMAX_ELEMENTS * AMAX_STEPS
+MAX_ELEMENTS = 2**31 - 2 * AMAX_WORDS * AMAX_STEPS
 INFINITY_BITS = 0x7F800000
 
 
 @triton.jit
-def _bits(pointer, real, BF16: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Weights as the bits of fp32; bf16 is its upper half."""
-    bits = tl.load(pointer, mask=real, other=0)
+def _half_blocks(words, real_B, BF16: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Eight weights at each pointer, in fp32."""
+    NUM_WORDS: tl.constexpr = 4 if BF16 else 8
+    word_BW = tl.load(words[:, None] + tl.arange(0, NUM_WORDS)[None, :], mask=real_B[:, None], other=0)
     if BF16:
-        bits = bits.to(tl.int32) << 16
-    return bits
+        # bf16 is the upper half of fp32.
+        word_BW = tl.reshape(tl.join(word_BW << 16, word_BW & -0x10000), (word_BW.shape[0], 8))
+    return word_BW.to(tl.float32, bitcast=True)
 
 
 def _amax_metadata(grid: Any, kernel: Any, args: dict[str, Any]) -> dict[str, Any]:
-    return {"name": "nvfp4_amax", "bytes": args["w"].numel() * args["w"].element_size(), "flops": 0}
+    return {"name": "nvfp4_amax", "bytes": args["w_words"].numel() * 4, "flops": 0}
 
 
 @triton.jit(launch_metadata=_amax_metadata)
 def _amax(  # type: ignore[no-untyped-def]
-    w, amax_bits_E, num_elements, num_tiles, BF16: tl.constexpr, ELEMENTS: tl.constexpr, STEPS: tl.constexpr
+    w_words, amax_bits_E, num_blocks, num_tiles, BF16: tl.constexpr, WORDS: tl.constexpr, STEPS: tl.constexpr
 ):
     matrix = (tl.program_id(0) // num_tiles).to(tl.int64)
-    first = tl.program_id(0) % num_tiles * (ELEMENTS * STEPS)
-    w += matrix * num_elements + first
-    largest_L = tl.zeros([ELEMENTS], tl.int32)
+    first = tl.program_id(0) % num_tiles * (WORDS * STEPS)
+    PER_BLOCK: tl.constexpr = 8 if BF16 else 16
+    w_words += matrix * num_blocks * PER_BLOCK + first
+    largest_W = tl.zeros([WORDS], tl.int32)
     for step in range(STEPS):
-        l_L = step * ELEMENTS + tl.arange(0, ELEMENTS)
-        largest_L = tl.maximum(largest_L, _bits(w + l_L, first + l_L < num_elements, BF16) & 0x7FFFFFFF)
-    # Magnitudes order as integers do, infinity and NaN last, and an integer maximum is the same in any order.
-    tl.atomic_max(amax_bits_E + matrix, tl.max(largest_L, axis=0), sem="relaxed")
+        w_W = step * WORDS + tl.arange(0, WORDS)
+        word_W = tl.load(w_words + w_W, mask=first + w_W < num_blocks * PER_BLOCK, other=0)
+        # Without their signs magnitudes order as integers do, infinity and NaN last.
+        if BF16:
+            largest_W = tl.maximum(largest_W, (word_W << 16) & 0x7FFFFFFF)
+            largest_W = tl.maximum(largest_W, word_W & 0x7FFF0000)
+        else:
+            largest_W = tl.maximum(largest_W, word_W & 0x7FFFFFFF)
+    # An integer maximum is the same in any order.
+    tl.atomic_max(amax_bits_E + matrix, tl.max(largest_W, axis=0), sem="relaxed")
 
 
 def _encode_metadata(grid: Any, kernel: Any, args: dict[str, Any]) -> dict[str, Any]:
     """What a profiler is told of one launch; a quotient counts as five operations, the rounding as three."""
-    names = ("w", "words", "scales", "global_scale_E")
+    names = ("w_words", "words", "scales", "global_scale_E")
     moved = sum(args[name].numel() * args[name].element_size() for name in names)
     flops = 2 * (5 + 3 + 4) if args["FOUR_OVER_SIX"] else 5 + 3
-    return {"name": "nvfp4_encode", "bytes": moved, "flops": flops * args["w"].numel()}
+    return {"name": "nvfp4_encode", "bytes": moved, "flops": flops * 8 * args["words"].numel()}
 
 
 @triton.jit(launch_metadata=_encode_metadata)
 def _encode(  # type: ignore[no-untyped-def]
-    w,
+    w_words,
     amax_bits_E,
     words,
     scales,
@@ -102,7 +113,8 @@ def _encode(  # type: ignore[no-untyped-def]
     matrix = (tl.program_id(0) // num_tiles).to(tl.int64)
     first = tl.program_id(0) % num_tiles * (BLOCKS * STEPS)
     # Only where a program starts needs 64 bits.
-    w += (matrix * num_blocks + first) * 16
+    HALF: tl.constexpr = 4 if BF16 else 8
+    w_words += (matrix * num_blocks + first) * (2 * HALF)
     words += (matrix * num_blocks + first) * 2
     scales += matrix * scale_stride
     if FOUND:
@@ -116,38 +128,29 @@ def _encode(  # type: ignore[no-untyped-def]
     # A power of two that brings the global scale to 2^45, or as near as it can: then no product below is cut short.
     unit_bits = tl.minimum(299 - (global_scale.to(tl.int32, bitcast=True) >> 23), 254) << 23
     unit = unit_bits.to(tl.float32, bitcast=True)
-    l_L = tl.arange(0, 8)
     for step in range(tl.minimum(tl.cdiv(num_blocks - first, BLOCKS), STEPS)):
         b_B = step * BLOCKS + tl.arange(0, BLOCKS)
         real_B = first + b_B < num_blocks
         # Two halves, so that one thread can hold a whole block in 16-byte words.
-        place_BL = (b_B * 16)[:, None] + l_L[None, :]
-        low_BL = _bits(w + place_BL, real_B[:, None], BF16).to(tl.float32, bitcast=True)
-        high_BL = _bits(w + place_BL + 8, real_B[:, None], BF16).to(tl.float32, bitcast=True)
+        low_BL = _half_blocks(w_words + b_B * (2 * HALF), real_B, BF16)
+        high_BL = _half_blocks(w_words + b_B * (2 * HALF) + HALF, real_B, BF16)
         amax_B = tl.maximum(tl.max(tl.abs(low_BL), axis=1), tl.max(tl.abs(high_BL), axis=1))
         scale_B, step_B = block_scale(amax_B * unit, global_scale, unit, 6.0, FMA)
-        divisor_B = step_B * unit
-        low_value_BL = values(low_BL, unit, divisor_B, FMA)
-        high_value_BL = values(high_BL, unit, divisor_B, FMA)
+        # Steps with 4 as the largest code are no smaller, so blocks that are plain with 6 are plain with 4.
+        all_plain = tl.min(plain(amax_B, step_B, global_scale, BF16).to(tl.int32), axis=0) == 1
+        low_word_B, high_word_B, error_B = block_codes(low_BL, high_BL, step_B, unit, all_plain, FMA)
         if FOUR_OVER_SIX:
             four_scale_B, four_step_B = block_scale(amax_B * unit, global_scale, unit, 4.0, FMA)
-            four_divisor_B = four_step_B * unit
-            four_low_value_BL = values(low_BL, unit, four_divisor_B, FMA)
-            four_high_value_BL = values(high_BL, unit, four_divisor_B, FMA)
-            error_B = squared_error(low_BL, low_value_BL, step_B)
-            error_B += squared_error(high_BL, high_value_BL, step_B)
-            four_error_B = squared_error(low_BL, four_low_value_BL, four_step_B)
-            four_error_B += squared_error(high_BL, four_high_value_BL, four_step_B)
+            four_low_word_B, four_high_word_B, four_error_B = block_codes(
+                low_BL, high_BL, four_step_B, unit, all_plain, FMA
+            )
             four_B = four_error_B < error_B
             scale_B = tl.where(four_B, four_scale_B, scale_B)
-            divisor_B = tl.where(four_B, four_divisor_B, divisor_B)
-            low_value_BL = tl.where(four_B[:, None], four_low_value_BL, low_value_BL)
-            high_value_BL = tl.where(four_B[:, None], four_high_value_BL, high_value_BL)
-        low_word_B = word(low_BL, low_value_BL, unit, divisor_B)
-        word_BP = tl.join(low_word_B, word(high_BL, high_value_BL, unit, divisor_B))
+            low_word_B = tl.where(four_B, four_low_word_B, low_word_B)
+            high_word_B = tl.where(four_B, four_high_word_B, high_word_B)
+        word_BP = tl.join(low_word_B, high_word_B)
         tl.store(words + (b_B * 2)[:, None] + tl.arange(0, 2)[None, :], word_BP, mask=real_B[:, None])
-        byte_B = (scale_B * 7.52316384526264e-37).to(tl.int32, bitcast=True) >> 20  # as in `word`, by 2^-120
-        tl.store(scales + scale_place(first + b_B, COLUMNS, SWIZZLED), byte_B.to(tl.uint8), mask=real_B)
+        tl.store(scales + scale_place(first + b_B, COLUMNS, SWIZZLED), scale_byte(scale_B), mask=real_B)
 
 
 def encode(
@@ -185,8 +188,9 @@ def encode(
     require(
         num_elements <= MAX_ELEMENTS, ShapeError, "NVFP4 weights of a matrix", num_elements, f"at most {MAX_ELEMENTS}"
     )
+    require(w_NK.data_ptr() % 4 == 0, ShapeError, "NVFP4 weight's address", w_NK.data_ptr(), "a multiple of 4")
     bf16, device, num_matrices = w_NK.dtype == torch.bfloat16, w_NK.device, math.prod(stack)
-    w_bits = w_NK.view(torch.int16 if bf16 else torch.int32)
+    w_words = w_NK.view(torch.int32)
     if global_scale is None:
         global_scale_E = torch.empty(stack, dtype=torch.float32, device=device)
     else:
@@ -194,16 +198,9 @@ def encode(
     amax_bits_E = None
     if num_matrices and (global_scale is None or check):
         amax_bits_E = torch.zeros(num_matrices, dtype=torch.int32, device=device)
-        num_tiles = triton.cdiv(rows * columns * BLOCK, AMAX_ELEMENTS * AMAX_STEPS)
+        num_tiles = triton.cdiv(num_elements // (2 if bf16 else 1), AMAX_WORDS * AMAX_STEPS)
         launch(_amax, (num_matrices * num_tiles,))(
-            w_bits,
-            amax_bits_E,
-            rows * columns * BLOCK,
-            num_tiles,
-            BF16=bf16,
-            ELEMENTS=AMAX_ELEMENTS,
-            STEPS=AMAX_STEPS,
-            num_warps=4,
+            w_words, amax_bits_E, rows * columns, num_tiles, BF16=bf16, WORDS=AMAX_WORDS, STEPS=AMAX_STEPS, num_warps=4
         )
         if check:
             finite = bool((amax_bits_E < INFINITY_BITS).all())
@@ -214,9 +211,11 @@ def encode(
     padded = swizzled and scale_shape[0] != rows * columns
     scales = (torch.zeros if padded else torch.empty)((*stack, *scale_shape), dtype=torch.uint8, device=device)
     if num_matrices:
-        num_tiles = triton.cdiv(rows * columns, ENCODE_BLOCKS * ENCODE_STEPS)
+        num_tiles = triton.cdiv(rows * columns, PROGRAM_BLOCKS)
+        # Two blocks of a tile for each of 128 threads, or with both candidates one.
+        tile_blocks = 128 if four_over_six else 256
         launch(_encode, (num_matrices * num_tiles,))(
-            w_bits,
+            w_words,
             amax_bits_E,
             codes.view(torch.int32),
             scales,
@@ -231,10 +230,10 @@ def encode(
             SWIZZLED=swizzled,
             BF16=bf16,
             FMA=not interpreting(),
-            BLOCKS=ENCODE_BLOCKS,
-            STEPS=ENCODE_STEPS,
-            # Two candidates want more registers a weight.
-            num_warps=8 if four_over_six else 4,
+            BLOCKS=tile_blocks,
+            STEPS=PROGRAM_BLOCKS // tile_blocks,
+            num_warps=4,
+            maxnreg=MAX_REGISTERS,
             # The reference rounds every product before it adds.
             enable_fp_fusion=False,
         )

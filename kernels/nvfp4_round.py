@@ -1,10 +1,10 @@
-"""The arithmetic of NVFP4 encode in Triton: block scales, magnitudes on the e2m1 grid, codes, squared errors.
+"""The exact arithmetic of NVFP4 encode in Triton: block scales, codes on the e2m1 grid, squared errors.
 
 Contract: fp32 that rounds as `nvfp4_ref` does, on every GPU and in the interpreter: each step is one addition, product
 or fused multiply-add, for neither Triton's `/` nor the interpreter's casts to small formats round to nearest. `unit` is
 a power of two that brings weights and divisors to where no product is cut short by fp32's range.
-Live when: `nvfp4_encode` runs. FMA: a quotient is a product and its correction; otherwise, in the interpreter, which
-fuses nothing, a division.
+Live when: `nvfp4_encode` runs: block scales and errors always, codes in the tiles that `nvfp4_codes` leaves to it. FMA:
+a quotient is a product and its correction; otherwise, in the interpreter, which fuses nothing, a division.
 """
 
 # B blocks of 16 elements, handled in halves of L = 8.
@@ -15,6 +15,10 @@ import triton
 import triton.language as tl
 
 from kernels.small_float import on_grid
+
+# Times these, fp32's subnormals begin where e2m1's and e4m3's do.
+TO_E2M1 = tl.constexpr(2.0**-126)
+TO_E4M3 = tl.constexpr(2.0**-120)
 
 
 @triton.jit
@@ -47,17 +51,15 @@ def block_scale(scaled_amax_B, global_scale, unit, LARGEST: tl.constexpr, FMA: t
 
 
 @triton.jit
-def values(w_BL, unit, divisor_B, FMA: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Half a block over its divisor, on the e2m1 grid, without signs."""
-    inverse_B = tl.div_rn(1.0, divisor_B)
-    quotient_BL = _quotient(w_BL * unit, divisor_B[:, None], inverse_B[:, None], FMA)
-    return on_grid(tl.minimum(tl.abs(quotient_BL), 6.0), 1.0, 22)
+def scale_byte(scale_B):  # type: ignore[no-untyped-def]
+    """Block scales as e4m3."""
+    return ((scale_B * TO_E4M3).to(tl.int32, bitcast=True) >> 20).to(tl.uint8)
 
 
 @triton.jit
 def squared_error(w_BL, value_BL, step_B):  # type: ignore[no-untyped-def]
     """Sums of squares over half a block, in the reference's order: neighbours, then neighbouring pairs."""
-    error_BL = tl.abs(w_BL) - value_BL * step_B[:, None]
+    error_BL = w_BL - value_BL * step_B[:, None]
     error_BL = error_BL * error_BL
     # Two at a time, as a longer sum's order is the compiler's choice.
     error_BL = tl.sum(tl.reshape(error_BL, (error_BL.shape[0], 4, 2)), axis=2)
@@ -66,9 +68,13 @@ def squared_error(w_BL, value_BL, step_B):  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def word(w_BL, value_BL, unit, divisor_B):  # type: ignore[no-untyped-def]
-    """Eight codes, the first in the lowest bits; an element whose quotient rounds to zero has no sign."""
-    # Times 2^-126, fp32's subnormals begin where e2m1's do: the code, above zeros of the mantissa.
-    code_BL = (value_BL * 1.1754943508222875e-38).to(tl.int32, bitcast=True) >> 22
+def exact_half(w_BL, step_B, unit, FMA: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Eight codes as a word, the first in the lowest bits, and their squared error."""
+    divisor_B = step_B * unit
+    quotient_BL = _quotient(w_BL * unit, divisor_B[:, None], tl.div_rn(1.0, divisor_B)[:, None], FMA)
+    value_BL = on_grid(tl.minimum(tl.abs(quotient_BL), 6.0), 1.0, 22)
+    code_BL = (value_BL * TO_E2M1).to(tl.int32, bitcast=True) >> 22
+    # An element whose quotient rounds to zero has no sign.
     code_BL = code_BL | tl.where(w_BL * unit < -_least(divisor_B)[:, None], 8, 0)
-    return tl.sum(code_BL << (tl.arange(0, 8) * 4)[None, :], axis=1)
+    word_B = tl.sum(code_BL << (tl.arange(0, 8) * 4)[None, :], axis=1)
+    return word_B, squared_error(tl.abs(w_BL), value_BL, step_B)

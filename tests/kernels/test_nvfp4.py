@@ -8,9 +8,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from kernels import dispatch, nvfp4, nvfp4_encode, nvfp4_ref
+from kernels import dispatch, nvfp4, nvfp4_codes, nvfp4_encode, nvfp4_ref
 from kernels.errors import DtypeError, NumericsError, ShapeError
 
+E4M3_NUMBERS = torch.arange(1, 127, dtype=torch.uint8).view(torch.float8_e4m3fn).float()
+# Fp32 weights are plain up to a global scale of 2^-9, so that the first of these takes the short arithmetic.
+TWO_ARITHMETICS = (2.0**-10, 1.0)
 OPTIONS: dict[str, dict[str, Any]] = {
     "plain": {},
     "swizzled": {"swizzled": True},
@@ -57,24 +60,31 @@ def with_zeros_and_outliers(shape: tuple[int, ...], generator: torch.Generator) 
 
 def every_block_scale(spread: int) -> Tensor:
     """Blocks whose scale, at a global scale of 1, is each e4m3 number and midpoint, and `spread` floats around them."""
-    numbers = torch.arange(1, 127, dtype=torch.uint8).view(torch.float8_e4m3fn).float()
-    exact = 6 * torch.cat((numbers, (numbers[1:] + numbers[:-1]) / 2, torch.tensor([2.0**-11, 2.0**-10, 448, 900])))
+    midpoints = (E4M3_NUMBERS[1:] + E4M3_NUMBERS[:-1]) / 2
+    exact = 6 * torch.cat((E4M3_NUMBERS, midpoints, torch.tensor([2.0**-11, 2.0**-10, 448, 900])))
     around = exact.view(torch.int32)[:, None] + torch.arange(-spread, spread + 1)
     w_NK = torch.zeros(around.numel(), 16)
     w_NK[:, 5] = around.int().view(torch.float32).flatten()
     return w_NK
 
 
-def next_to_every_boundary(global_scale_E: Tensor) -> Tensor:
-    """[E, 252, 16]: under every e4m3 scale a block of the seven boundaries between codes and a neighbour of each."""
-    numbers = torch.arange(1, 127, dtype=torch.uint8).view(torch.float8_e4m3fn).float().repeat(2)
-    step_EN = global_scale_E[:, None] * numbers
-    edges_ENC = step_EN[..., None] * torch.tensor(nvfp4_ref.E2M1_EDGES)
+def next_to_every_boundary(global_scale_E: Tensor, numbers_N: Tensor = E4M3_NUMBERS) -> Tensor:
+    """[E, 2 N, 16]: under every block scale two blocks of the boundaries between codes and a neighbour of each."""
+    step_EN = global_scale_E[:, None] * numbers_N.to(global_scale_E.device).repeat(2)
+    edges_ENC = step_EN[..., None] * torch.tensor(nvfp4_ref.E2M1_EDGES, device=global_scale_E.device)
     w_ENK = torch.cat((6 * step_EN[..., None], -edges_ENC, torch.zeros_like(step_EN[..., None]), edges_ENC), -1)
     bits_ENK = w_ENK.view(torch.int32)
-    bits_ENK[:, :126, 9:] += 1
-    bits_ENK[:, 126:, 9:] -= 1
+    bits_ENK[:, : len(numbers_N), 9:] += 1
+    bits_ENK[:, len(numbers_N) :, 9:] -= 1
     return w_ENK
+
+
+def smallest_under_the_largest_steps(dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """The smallest weights beside a large one, under the largest global scale that leaves them plain and twice that."""
+    global_scale_E = torch.tensor([1.0, 2.0]) * (2.0**7 if dtype == torch.bfloat16 else 2.0**-9)
+    w_ENK = torch.full((2, 3, 16), -(2.0**-133) if dtype == torch.bfloat16 else -(2.0**-149))
+    w_ENK[..., 0] = 6 * 448 * global_scale_E[:, None]
+    return w_ENK.to(dtype), global_scale_E
 
 
 @pytest.mark.interpreter
@@ -117,7 +127,7 @@ def test_encoding_gives_the_bytes_of_the_reference(
 
 @pytest.mark.interpreter
 def test_a_stack_longer_than_a_program_and_one_without_matrices_encode(device: str) -> None:
-    rows = nvfp4_encode.ENCODE_BLOCKS * nvfp4_encode.ENCODE_STEPS // 4 + 1
+    rows = nvfp4_encode.PROGRAM_BLOCKS // 4 + 1
     w_NK = torch.randn(2, rows, 64, generator=torch.Generator().manual_seed(0)).bfloat16()
     w_NK[:, -1] *= 8  # the largest element is the last
 
@@ -127,17 +137,37 @@ def test_a_stack_longer_than_a_program_and_one_without_matrices_encode(device: s
 
 @pytest.mark.interpreter
 def test_block_scales_round_as_the_reference_next_to_every_e4m3_number_and_midpoint(device: str) -> None:
-    one = torch.tensor(1.0)
-
-    for four_over_six in (False, True):
-        assert_encodes_as_the_reference(every_block_scale(1), device, global_scale=one, four_over_six=four_over_six)
+    for power in TWO_ARITHMETICS:
+        for four_over_six in (False, True):
+            options = {"global_scale": torch.tensor(power), "four_over_six": four_over_six}
+            assert_encodes_as_the_reference(every_block_scale(1) * power, device, **options)
 
 
 @pytest.mark.interpreter
 def test_codes_round_as_the_reference_next_to_every_boundary(device: str) -> None:
-    global_scale_E = torch.tensor([0.25, 0.0123, 3e-5, 17.0])
+    global_scale_E = torch.tensor([0.25, 0.0123, 3e-5, 17.0, 1.3e-3, 1e-9])
 
     assert_encodes_as_the_reference(next_to_every_boundary(global_scale_E), device, global_scale=global_scale_E)
+
+
+@pytest.mark.interpreter
+@pytest.mark.skipif(torch.cuda.is_available(), reason="compiled kernels keep what was called")
+def test_usual_weights_take_the_short_arithmetic(monkeypatch: pytest.MonkeyPatch, generator: torch.Generator) -> None:
+    w_NK = torch.randn(130, 48, generator=generator) * 0.02
+    monkeypatch.setattr(nvfp4_codes, "exact_half", None)
+
+    for w in (w_NK, w_NK.bfloat16()):
+        for four_over_six in (False, True):
+            assert_encodes_as_the_reference(w, "cpu", four_over_six=four_over_six)
+
+
+@pytest.mark.interpreter
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_the_smallest_weights_keep_their_sign_as_long_as_in_the_reference(dtype: torch.dtype, device: str) -> None:
+    w_ENK, global_scale_E = smallest_under_the_largest_steps(dtype)
+
+    assert_encodes_as_the_reference(w_ENK, device, global_scale=global_scale_E)
 
 
 @pytest.mark.interpreter
@@ -167,13 +197,16 @@ def test_the_quotient_by_fused_multiply_adds_gives_the_same_bytes(
 
     monkeypatch.setattr(interpreter.InterpreterBuilder, "create_fma", fused)
     monkeypatch.setattr(nvfp4_encode, "interpreting", lambda: False)
-    global_scale_E = torch.rand(4, generator=generator) + 0.01
-
-    assert_encodes_as_the_reference(next_to_every_boundary(global_scale_E), "cpu", global_scale=global_scale_E)
-    assert_encodes_as_the_reference(every_block_scale(1), "cpu", global_scale=torch.tensor(1.0))
-    for magnitude in (3e-44, 1e-30, 1.0, 1e30):
+    for power in TWO_ARITHMETICS:
+        global_scale_E = (torch.rand(4, generator=generator) + 0.01) * power
+        assert_encodes_as_the_reference(next_to_every_boundary(global_scale_E), "cpu", global_scale=global_scale_E)
+        assert_encodes_as_the_reference(every_block_scale(1) * power, "cpu", global_scale=torch.tensor(power))
+    for magnitude in (3e-44, 1e-30, 1.0, 1e3, 1e30):
         w_NK = with_zeros_and_outliers((5, 48), generator) * magnitude
         assert_encodes_as_the_reference(w_NK, "cpu", four_over_six=True)
+    for dtype in (torch.float32, torch.bfloat16):
+        w_ENK, global_scale_E = smallest_under_the_largest_steps(dtype)
+        assert_encodes_as_the_reference(w_ENK, "cpu", global_scale=global_scale_E)
 
 
 @pytest.mark.interpreter
@@ -209,6 +242,8 @@ def test_bad_input_is_refused_before_launch(device: str) -> None:
         nvfp4_encode.encode(torch.ones(32, 16, device=device).T)
     with pytest.raises(ShapeError, match="broadcasts to"):
         nvfp4_encode.encode(w_NK, global_scale=torch.ones(3, device=device))
+    with pytest.raises(ShapeError, match="multiple of 4"):
+        nvfp4_encode.encode(torch.ones(65, dtype=torch.bfloat16, device=device)[1:].view(4, 16))
     for bad in (0.0, -1.0, float("nan"), 1e38):
         with pytest.raises(NumericsError, match="expected positive numbers"):
             nvfp4_encode.encode(w_NK, global_scale=torch.tensor(bad, device=device))
@@ -280,12 +315,21 @@ def test_production_sizes_round_trip_as_in_the_reference_and_repeat(
 def test_codes_and_scales_of_many_divisors_round_as_divisions_do(
     four_over_six: bool, generator: torch.Generator
 ) -> None:
-    global_scale_E = torch.rand(2**14, generator=generator) + 0.5
-    w_ENK = next_to_every_boundary(global_scale_E)
+    for power in TWO_ARITHMETICS:
+        global_scale_E = (torch.rand(2**14, generator=generator) + 0.5) * power
+        options = {"global_scale": global_scale_E, "four_over_six": four_over_six}
+        assert_encodes_as_the_reference(next_to_every_boundary(global_scale_E), "cuda", **options)
+        options["global_scale"] = torch.tensor(power)
+        assert_encodes_as_the_reference(every_block_scale(40) * power, "cuda", **options)
 
-    assert_encodes_as_the_reference(w_ENK, "cuda", global_scale=global_scale_E, four_over_six=four_over_six)
-    one = torch.tensor(1.0)
-    assert_encodes_as_the_reference(every_block_scale(40), "cuda", global_scale=one, four_over_six=four_over_six)
+
+@pytest.mark.gpu
+def test_codes_round_as_divisions_do_under_every_mantissa_of_a_step() -> None:
+    for bits_E in torch.arange(2**23, dtype=torch.int32, device="cuda").split(2**20):
+        for power in TWO_ARITHMETICS:
+            global_scale_E = (bits_E | 0x3F800000).view(torch.float32) * power
+            w_ENK = next_to_every_boundary(global_scale_E, torch.ones(1))
+            assert_encodes_as_the_reference(w_ENK, "cuda", global_scale=global_scale_E)
 
 
 @pytest.mark.gpu
