@@ -105,13 +105,12 @@ class Attention:
             queries_BP: which of the T tokens ask, None for all of them.
         """
         num_new = x_BTD.shape[1]
-        turns_TF = self.rope.turns(start, num_new)
+        _, turns_TF, turns_BP1F, back_BP1F = self.rope.of_step(start, num_new)
         keys_BTE = self._remember(x_BTD, turns_TF, cache)
-        if queries_BP is None:
-            turns_BP1F = turns_TF[None, :, None]
-        else:
+        if queries_BP is not None:
             x_BTD = x_BTD.gather(1, queries_BP[..., None].expand(-1, -1, x_BTD.shape[-1]))
             turns_BP1F = turns_TF[queries_BP].unsqueeze(2)
+            back_BP1F = turns_BP1F.conj_physical()
         if x_BTD.shape[1] == 0:
             return x_BTD
         q_lora = rms_norm(F.linear(x_BTD, self.q_a), self.q_a_norm, self.norm_eps)
@@ -134,7 +133,7 @@ class Attention:
             if self.attends_by_rows:
                 return self._project(self._attend_rows(*asked))
             out_BPHE = self._attend_gathered(*asked)
-        return self._project(rounded(rotate(out_BPHE, turns_BP1F.conj_physical()), x_BTD.dtype))
+        return self._project(rounded(rotate(out_BPHE, back_BP1F), x_BTD.dtype))
 
     def _remember(self, x_BTD: Tensor, turns_TF: Tensor, cache: LayerCache) -> Tensor:
         """Writes the new tokens into the cache; returns the window keys of the past and of these tokens."""
@@ -145,9 +144,13 @@ class Attention:
         # Cloned, so that a window does not keep a whole prefill's keys alive.
         cache.window_BWD = window_BWD if x_BTD.shape[1] == 1 else window_BWD.clone()
         if self.compressor is not None and cache.entries is not None and cache.compressor is not None:
-            cache.entries.append(self.compressor.update(pooled[0], pooled[1], cache.compressor))
+            new_BNE = self.compressor.update(pooled[0], pooled[1], cache.compressor)
+            if new_BNE is not None:
+                cache.entries.append(new_BNE)
         if self.indexer is not None and cache.index_keys is not None and cache.index_compressor is not None:
-            cache.index_keys.append(self.indexer.compressor.update(pooled[2], pooled[3], cache.index_compressor))
+            new_BNE = self.indexer.compressor.update(pooled[2], pooled[3], cache.index_compressor)
+            if new_BNE is not None:
+                cache.index_keys.append(new_BNE)
         return keys_BTE
 
     def _visible(self, positions: Tensor) -> Tensor:
@@ -171,7 +174,7 @@ class Attention:
             entries_BNE = entries.all()
             if self._is_sparse(entries.num_rows) and self.indexer is not None and cache.index_keys is not None:
                 picks_B1K = self.indexer.pick(q_lora_B1Q, x_B1D, turns_B11F, None, cache.index_keys, phase)
-                entries_BNE = entries.gather(picks_B1K).squeeze(1)
+                entries_BNE = entries.take(picks_B1K.squeeze(1))
             candidates_BNE = torch.cat((keys_BNE, entries_BNE), 1)
         return self._sparse_attention(q_B1HE.squeeze(1), candidates_BNE, None, phase, record).unsqueeze(1)
 

@@ -22,9 +22,10 @@ from engine.pages import PagedKeys
 def gather_rows(rows_BND: Tensor, numbers_BPK: Tensor) -> Tensor:
     """Each sequence's own rows at these numbers, [B, P, K, D]; numbers below 0 give row 0."""
     batch, num_rows, width = rows_BND.shape
-    start_B = torch.arange(batch, device=numbers_BPK.device) * num_rows
-    flat = (numbers_BPK.clamp(min=0) + start_B[:, None, None]).flatten()
-    return rows_BND.reshape(-1, width).index_select(0, flat).view(*numbers_BPK.shape, width)
+    flat_N = numbers_BPK.clamp(min=0).flatten()
+    if batch > 1:
+        flat_N += (torch.arange(batch, device=flat_N.device) * num_rows).repeat_interleave(len(flat_N) // batch)
+    return rows_BND.flatten(0, 1).index_select(0, flat_N).view(*numbers_BPK.shape, width)
 
 
 def flat_rows(rows_BND: Tensor, numbers_BPK: Tensor) -> Tensor:
@@ -56,6 +57,12 @@ class Rows:
 
     def gather(self, rows_BPK: Tensor) -> Tensor:
         return gather_rows(self.buffer, rows_BPK)
+
+    def take(self, rows_BK: Tensor) -> Tensor:
+        """Each sequence's rows at these numbers, [B, K, D]; all of them must exist."""
+        if len(rows_BK) == 1:
+            return self.buffer.index_select(1, rows_BK[0])
+        return self.gather(rows_BK.unsqueeze(1)).squeeze(1)
 
     def fork(self, n: int) -> Rows:
         copy = Rows(self.all().repeat_interleave(n, 0))

@@ -24,18 +24,37 @@ from kernels.norm_ref import rounded
 
 @dataclass(slots=True)
 class CompressorState:
-    """What an open window and, with overlap, the last closed one leave behind."""
+    """What an open window and, with overlap, the last closed one leave behind.
 
-    pending_kv_BTU: Tensor
-    pending_gate_BTU: Tensor
+    The open window is kept as it came, token by token, and joined when it closes: a decode step adds to a list.
+    """
+
+    pending_kv: list[Tensor]
+    pending_gate: list[Tensor]
     overlap_kv_BmD: Tensor
     overlap_logit_BmD: Tensor
     num_entries: int = 0
 
+    @property
+    def pending_kv_BTU(self) -> Tensor:
+        return torch.cat(self.pending_kv, 1)
+
+    @pending_kv_BTU.setter
+    def pending_kv_BTU(self, kv_BTU: Tensor) -> None:
+        self.pending_kv = [kv_BTU]
+
+    @property
+    def pending_gate_BTU(self) -> Tensor:
+        return torch.cat(self.pending_gate, 1)
+
+    @pending_gate_BTU.setter
+    def pending_gate_BTU(self, gate_BTU: Tensor) -> None:
+        self.pending_gate = [gate_BTU]
+
     def fork(self, n: int) -> CompressorState:
         return CompressorState(
-            self.pending_kv_BTU.repeat_interleave(n, 0),
-            self.pending_gate_BTU.repeat_interleave(n, 0),
+            [self.pending_kv_BTU.repeat_interleave(n, 0)],
+            [self.pending_gate_BTU.repeat_interleave(n, 0)],
             self.overlap_kv_BmD.repeat_interleave(n, 0),
             self.overlap_logit_BmD.repeat_interleave(n, 0),
             self.num_entries,
@@ -61,16 +80,16 @@ class Compressor:
     def new_state(self, batch: int) -> CompressorState:
         empty_BTU = self.norm_D.new_zeros(batch, 0, self.projected)
         zeros_BmD = self.norm_D.new_zeros(batch, self.rate, self.width)
-        return CompressorState(empty_BTU, empty_BTU, zeros_BmD, zeros_BmD - torch.inf)
+        return CompressorState([empty_BTU], [empty_BTU], zeros_BmD, zeros_BmD - torch.inf)
 
-    def update(self, kv_BTU: Tensor, gate_BTU: Tensor, state: CompressorState) -> Tensor:
-        """Takes in the projections of new tokens and returns the entries float32 [B, N, D] that they close."""
-        kv_BTU = torch.cat((state.pending_kv_BTU, rounded(kv_BTU, torch.float32)), 1)
-        gate_BTU = torch.cat((state.pending_gate_BTU, rounded(gate_BTU, torch.float32)), 1)
-        num_windows = kv_BTU.shape[1] // self.rate
+    def update(self, kv_BTU: Tensor, gate_BTU: Tensor, state: CompressorState) -> Tensor | None:
+        """Takes in the projections of new tokens; the entries float32 [B, N, D] that they close, None where none."""
+        state.pending_kv.append(rounded(kv_BTU, torch.float32))
+        state.pending_gate.append(rounded(gate_BTU, torch.float32))
+        num_windows = sum(kv.shape[1] for kv in state.pending_kv) // self.rate
         if num_windows == 0:
-            state.pending_kv_BTU, state.pending_gate_BTU = kv_BTU, gate_BTU
-            return kv_BTU.new_empty(kv_BTU.shape[0], 0, self.width)
+            return None
+        kv_BTU, gate_BTU = state.pending_kv_BTU, state.pending_gate_BTU
         closed = num_windows * self.rate
         # Cloned, so that an open window of a few tokens does not keep a whole prefill's projections alive.
         state.pending_kv_BTU, state.pending_gate_BTU = kv_BTU[:, closed:].clone(), gate_BTU[:, closed:].clone()

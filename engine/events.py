@@ -11,7 +11,8 @@ import inspect
 import json
 import math
 import os
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from functools import cache, partial
 from pathlib import Path
@@ -25,15 +26,32 @@ Phase = Literal["prefill", "decode"]
 
 _ROOT = Path(__file__).resolve().parent.parent
 _said: set[Hashable] = set()
+# The path alone in a tuple while `path_read_once`.
+_held: tuple[str | None] | None = None
+
+
+def _path() -> str | None:
+    return os.environ.get("LIVEPATH_EVENTS") if _held is None else _held[0]
+
+
+@contextmanager
+def path_read_once() -> Iterator[None]:
+    """LIVEPATH_EVENTS as it is now, until the end: a look-up costs as much as a small product, and every op asks."""
+    global _held
+    before, _held = _held, (_path(),)
+    try:
+        yield
+    finally:
+        _held = before
 
 
 def enabled() -> bool:
-    return bool(os.environ.get("LIVEPATH_EVENTS"))
+    return bool(_path())
 
 
 def emit(event: str, **fields: Any) -> None:
     """Appends one event. The line is written and closed at once, so a killed process loses at most its last line."""
-    path = os.environ.get("LIVEPATH_EVENTS")
+    path = _path()
     if not path:
         return
     line = json.dumps({"v": VERSION, "event": event, **_plain(fields)}, allow_nan=False)
@@ -43,7 +61,7 @@ def emit(event: str, **fields: Any) -> None:
 
 def emit_once(key: Hashable, event: str, **fields: Any) -> None:
     """Appends an event unless `key` was already used for this event and events file in this process."""
-    path = os.environ.get("LIVEPATH_EVENTS")
+    path = _path()
     if not path or (path, event, key) in _said:
         return
     _said.add((path, event, key))

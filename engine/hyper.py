@@ -6,6 +6,7 @@ is read and written is rounded to the streams' type.
 """
 
 # B sequences, T tokens, P query positions, S streams, D model dim, M = (2 + S) * S mixing numbers.
+# K = S * D; fn_MK and fn_SK have a first axis of three parts where a kernel takes them so.
 
 from __future__ import annotations
 
@@ -16,6 +17,7 @@ from engine.config import ModelConfig
 from engine.settings import Kernels
 from kernels import dispatch
 from kernels.dispatch import Record
+from kernels.dispatch_hyper import hyper_matrix
 from kernels.hyper_site_ref import cut_of
 
 
@@ -24,7 +26,8 @@ class HyperConnection:
 
     def __init__(self, tensors: Tensors, config: ModelConfig, kernels: Kernels) -> None:
         num_mixes = (2 + config.hc_mult) * config.hc_mult
-        self.fn_MK = tensors.take("fn", num_mixes, config.hc_mult * config.hidden_size)
+        fn_MK = tensors.take("fn", num_mixes, config.hc_mult * config.hidden_size)
+        self.fn_MK = hyper_matrix(fn_MK, tensors.dtype, kernels)
         self.base_M = tensors.take("base", num_mixes)
         self.scale_3 = tensors.take("scale", 3)
         self.cut = cut_of(self.base_M, self.scale_3, config.hc_mult)
@@ -68,7 +71,8 @@ class HyperHead:
     """The last mix: streams to one vector, without post and comb."""
 
     def __init__(self, tensors: Tensors, config: ModelConfig, kernels: Kernels) -> None:
-        self.fn_SK = tensors.take("hc_fn", config.hc_mult, config.hc_mult * config.hidden_size)
+        fn_SK = tensors.take("hc_fn", config.hc_mult, config.hc_mult * config.hidden_size)
+        self.fn_SK = hyper_matrix(fn_SK, tensors.dtype, kernels)
         self.base_S = tensors.take("hc_base", config.hc_mult)
         self.scale_1 = tensors.take("hc_scale", 1)
         self.eps, self.norm_eps, self.kernels = config.hc_eps, config.rms_norm_eps, kernels

@@ -24,6 +24,7 @@ from engine.requested import without_kernel
 from engine.rope import Rope, rotate
 from engine.settings import Kernels
 from kernels import dispatch
+from kernels.norm_ref import constant
 
 
 class Indexer:
@@ -58,7 +59,7 @@ class Indexer:
             keys.pool.pages,
             keys.block_table_BP,
             keys.num_keys,
-            F.linear(x_BPD, self.weights_HD).float() * self.num_heads**-0.5,
+            F.linear(x_BPD, self.weights_HD).float() * constant(self.num_heads**-0.5, x_BPD.device),
             self.head_dim**-0.5,
             requested=self._requested(keys),
             record=record,

@@ -95,6 +95,10 @@ class Model:
 
     def forward(self, ids_BT: Tensor, cache: Cache, phase: Phase, queries_BP: Tensor | None) -> Tensor:
         """Takes in T tokens of every sequence; logits float32 [B, P, V] at the asked ones of them, None for all."""
+        with events.path_read_once():
+            return self._forward(ids_BT, cache, phase, queries_BP)
+
+    def _forward(self, ids_BT: Tensor, cache: Cache, phase: Phase, queries_BP: Tensor | None) -> Tensor:
         streams_BTSD = self.streams_of(ids_BT)
         for layer, layer_cache in zip(self.layers[:-1], cache.layers[:-1], strict=True):
             streams_BTSD = layer.forward(streams_BTSD, ids_BT, layer_cache, cache.length, phase, None)

@@ -12,5 +12,4 @@ def rms_norm(x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
     """Normalises the last axis, whatever the leading axes."""
     if x.dtype != torch.float32:
         return rms_norm(x.float(), weight, eps).to(x.dtype)
-    normed = rms_norm_ref(x, eps)
-    return normed if weight is None else normed * weight
+    return rms_norm_ref(x, eps, weight)

@@ -10,11 +10,21 @@ without touching amplitude or softmax scale.
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from engine.config import CSA, HCA, SLIDING, ModelConfig, Yarn
+
+
+class StepTurns(NamedTuple):
+    """Turns of the positions (first, number): plain, with axes for batch and heads, and those that turn back."""
+
+    asked: tuple[int, int]
+    turns_TF: Tensor
+    turns_1T1F: Tensor
+    back_1T1F: Tensor
 
 
 class Rope:
@@ -26,6 +36,7 @@ class Rope:
         if yarn is not None:
             self.frequency_F = _stretch(self.frequency_F, theta, num_channels, yarn)
         self._table_TF = self._turns(0)
+        self._step = StepTurns((0, 0), self._table_TF, self._table_TF, self._table_TF)
 
     def turns(self, start: int, num_positions: int, step: int = 1) -> Tensor:
         """cos + i sin, complex64 [T, F], of the positions start, start + step, and so on."""
@@ -33,6 +44,14 @@ class Rope:
         if end > len(self._table_TF):
             self._table_TF = self._turns(max(end, 2 * len(self._table_TF)))
         return self._table_TF[start:end:step]
+
+    def of_step(self, start: int, num_positions: int) -> StepTurns:
+        """The turns of positions in a row; all layers of a step ask for the same ones, which are cut out once."""
+        if self._step.asked != (start, num_positions):
+            turns_TF = self.turns(start, num_positions)
+            turns_1T1F = turns_TF[None, :, None]
+            self._step = StepTurns((start, num_positions), turns_TF, turns_1T1F, turns_1T1F.conj_physical())
+        return self._step
 
     def _turns(self, num_positions: int) -> Tensor:
         position_T = torch.arange(num_positions, dtype=torch.float32, device=self.frequency_F.device)
@@ -48,10 +67,10 @@ def rotate(x: Tensor, turns: Tensor) -> Tensor:
         turns: complex64 [..., F], broadcast over the axes of x before the last; conjugate, they rotate back.
     """
     num_pairs = turns.shape[-1]
-    pairs = x[..., -2 * num_pairs :].view(*x.shape[:-1], num_pairs, 2)
     if x.dtype == torch.float32:
-        torch.view_as_complex(pairs).mul_(turns)
+        x.view(torch.complex64)[..., -num_pairs:].mul_(turns)
     else:
+        pairs = x[..., -2 * num_pairs :].view(*x.shape[:-1], num_pairs, 2)
         pairs.copy_(torch.view_as_real(torch.view_as_complex(pairs.float()) * turns))
     return x
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -25,6 +26,7 @@ from engine.events import Phase
 from engine.settings import Kernels
 from kernels import dispatch
 from kernels.dispatch import Record
+from kernels.norm_ref import rounded
 
 
 class TopKOutput(NamedTuple):
@@ -61,7 +63,7 @@ class HashTopK:
         if record is not None:
             events.route("topk", HashTopK.forward, layer=self.layer, phase=phase, reason="hash_moe layer")
         weights_TK, topk_ids_TK = dispatch.table_route(
-            F.linear(x_TD.float(), self.gate_ED),
+            F.linear(rounded(x_TD, torch.float32), self.gate_ED),
             ids_T,
             self.tid2eid_VK,
             scoring=self.scoring_func,
@@ -115,7 +117,7 @@ class StandardTopK:
     def select(self, x_TD: Tensor, record: Record | None = None) -> TopKOutput:
         """The picks and their weights before any factor."""
         weights_TK, topk_ids_TK = dispatch.route(
-            F.linear(x_TD.float(), self.gate_ED),
+            F.linear(rounded(x_TD, torch.float32), self.gate_ED),
             self.topk,
             bias_E=self.correction_bias_E,
             scoring=self.scoring_func,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor
 
 from kernels import hyper_ref, hyper_site_ref
@@ -14,9 +15,22 @@ if TYPE_CHECKING:
     from kernels.hyper_mix import Precision
 
 
+def hyper_matrix(fn_MK: Tensor, dtype: torch.dtype, requested: Requested = "auto") -> Tensor:
+    """What `hyper_premix` takes for fn, made once at load for streams of this dtype: fn as it is, or a kernel's form.
+
+    fn is fp32 [M, K]. Where the kernel will be picked for streams in bf16 it is fn's parts, bf16 [3, M, K]
+    (`hyper_mix.parts_of`), which the kernel alone takes.
+    """
+    if dtype == torch.bfloat16 and pick("hyper_premix", fn_MK, requested)[0] == "triton":
+        from kernels.hyper_mix import parts_of
+
+        return parts_of(fn_MK)
+    return fn_MK
+
+
 def hyper_premix(
     streams_TSD: Tensor,
-    fn_MK: Tensor,
+    fn: Tensor,
     norm_eps: float,
     *,
     precision: Precision | None = None,
@@ -25,7 +39,8 @@ def hyper_premix(
 ) -> Tensor:
     """The mixing numbers z float32 [..., M]; see `hyper_ref.premix_ref`.
 
-    `precision` is the kernel's choice of products (`hyper_mix`), by default one as good as fp32; the reference is fp32.
+    `fn` is fp32 [M, K], or what `hyper_matrix` made of it, which spares each call that work. `precision` is the
+    kernel's choice of products (`hyper_mix`), by default one as good as fp32; the reference is fp32.
     """
     implementation, reason = pick("hyper_premix", streams_TSD, requested)
     run: Callable[..., Tensor] = hyper_ref.premix_ref
@@ -36,7 +51,7 @@ def hyper_premix(
         more = (precision,)
     if record is not None:
         run = told(record, "hyper_premix", implementation, requested, reason, run)
-    return run(streams_TSD, fn_MK, norm_eps, *more)
+    return run(streams_TSD, fn, norm_eps, *more)
 
 
 def hyper_read(

@@ -10,7 +10,7 @@ Live when: the runner asks for the reference, which is always so on a machine wi
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 
 import torch
 from torch import Tensor
@@ -19,20 +19,31 @@ from torch.nn import functional as F
 from kernels import fp8_block_ref, nvfp4_ref
 from kernels.errors import ShapeError
 from kernels.fp8_block_ref import Fp8Experts
+from kernels.norm_ref import rounded
 from kernels.nvfp4_layout import Nvfp4Experts
 
-# Gathered weights of one projection, in numbers: 1 MB of fp32 stays in the processor's cache.
-MAX_GATHERED = 1 << 18
+# Up to so many picks each has products of its own; with more, the tokens of an expert share them.
+MAX_SINGLE_PICKS = 8
 # From the rows that go into the first GEMM, and that GEMM, to the rows that go into the second.
 Activated = Callable[[Tensor, Callable[[Tensor], Tensor]], Tensor]
 
 
 def swiglu_ref(gate_up: Tensor, swiglu_limit: float | None) -> Tensor:
     """silu(gate) * up of [..., 2I] in [gate, up] order; the limit clamps gate from above and up on both sides."""
-    gate, up = gate_up.chunk(2, dim=-1)
     if swiglu_limit is not None:
-        gate, up = gate.clamp(max=swiglu_limit), up.clamp(-swiglu_limit, swiglu_limit)
-    return F.silu(gate) * up
+        gate_up = gate_up.clamp(*_bounds(swiglu_limit, gate_up.shape[-1], gate_up.device))
+    gate, up = gate_up.chunk(2, dim=-1)
+    return F.silu(gate).mul_(up)
+
+
+@cache
+def _bounds(swiglu_limit: float, width: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """The lowest and the highest that each of the gate and up numbers may be, float32 [2I] each."""
+    with torch.inference_mode(False):
+        high_2I = torch.full((width,), swiglu_limit, device=device)
+        low_2I = -high_2I
+        low_2I[: width // 2] = -torch.inf
+    return low_2I, high_2I
 
 
 def experts_ref(
@@ -74,24 +85,34 @@ def experts_ref(
         rounds = quantise_hidden or quantise
         return hidden if rounds is None else rounds(hidden)
 
-    x_TD, topk_weights_TK = x_TD.float(), topk_weights_TK.float()
-    by = _by_pick if topk_ids_TK.numel() * w13[0].numel() <= MAX_GATHERED else _by_expert
+    x_TD, topk_weights_TK = rounded(x_TD, torch.float32), rounded(topk_weights_TK, torch.float32)
+    few = topk_ids_TK.is_cpu and 0 < topk_ids_TK.numel() <= MAX_SINGLE_PICKS
+    by = _by_token if few else _by_expert
     return by(x_TD, w13, w2, topk_ids_TK, topk_weights_TK, activated)
 
 
-def _by_pick(
+def _by_token(
     x_TD: Tensor, w13: Tensor, w2: Tensor, topk_ids_TK: Tensor, topk_weights_TK: Tensor, activated: Activated
 ) -> Tensor:
-    """Each pick with a copy of its expert's weights: two batched GEMMs and no loop, for a few tokens."""
-    num_tokens, num_picks = topk_ids_TK.shape
-    expert_TK = topk_ids_TK.clamp(0, len(w13) - 1).long()
-    weights_T1K = (topk_weights_TK * (expert_TK == topk_ids_TK)).unsqueeze(1)
-    expert_N = expert_TK.flatten()
-    w13_NDI, w2_NID = (w.index_select(0, expert_N).float().mT for w in (w13, w2))
-    inputs_ND = x_TD.unsqueeze(1).expand(-1, num_picks, -1).flatten(0, 1)
-    hidden_NI = activated(inputs_ND, lambda rows_ND: torch.bmm(rows_ND.unsqueeze(1), w13_NDI).squeeze(1))
-    rows_TKD = torch.bmm(hidden_NI.unsqueeze(1), w2_NID).view(num_tokens, num_picks, w2.shape[1])
-    return torch.bmm(weights_T1K, rows_TKD).squeeze(1)
+    """Each token by itself, with its experts' weights as they lie, for a few tokens."""
+    outputs = []
+    tokens = [(x_TD, topk_weights_TK)]
+    if len(x_TD) > 1:
+        tokens = list(zip(x_TD.split(1), topk_weights_TK.split(1), strict=True))
+    for (x_1D, weights_1K), ids_K in zip(tokens, topk_ids_TK.tolist(), strict=True):
+        expert_K = [min(max(expert, 0), len(w13) - 1) for expert in ids_K]
+        if expert_K != ids_K:
+            weights_1K = weights_1K * torch.tensor([[a == b for a, b in zip(ids_K, expert_K, strict=True)]])
+        hidden_KI = activated(x_1D, partial(_products, experts=expert_K, weights=w13))
+        outputs.append(torch.mm(weights_1K, _products(hidden_KI, expert_K, w2)))
+    return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
+
+
+def _products(rows: Tensor, experts: list[int], weights: Tensor) -> Tensor:
+    """Each expert's matrix times its row, or the only one."""
+    each = rows.unbind() if len(rows) > 1 else rows.unbind() * len(experts)
+    matrices = [rounded(weights[expert], torch.float32) for expert in experts]
+    return torch.stack([torch.mv(matrix, row) for matrix, row in zip(matrices, each, strict=True)])
 
 
 def _by_expert(

@@ -1,4 +1,4 @@
-"""Manifold-constrained hyper-connections without a kernel: pre-mix GEMM, Sinkhorn (numpy on the CPU), stream mix.
+"""Manifold-constrained hyper-connections without a kernel: pre-mix GEMM, Sinkhorn, stream mix.
 
 Contract: z = RMS(flatten(X)) . fn^T over n streams, stream 0's channels first; split into pre n, post n, comb n x n.
 pre = sigmoid(scale0 z + base) + eps; post = 2 sigmoid(scale1 z + base); comb = Sinkhorn(scale2 z + base), made doubly
@@ -10,24 +10,26 @@ Source: Hugging Face transformers 5.24, models/deepseek_v4.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from kernels.errors import ShapeError
-from kernels.norm_ref import rms_norm_ref
+from kernels.norm_ref import rms_norm_ref, rounded
 
 
 def premix_ref(streams_TSD: Tensor, fn_MK: Tensor, norm_eps: float) -> Tensor:
     """z float32 [T, M]: the weightless RMS norm of the flattened streams times fn^T, in fp32."""
-    flat_TK = streams_TSD.flatten(-2).float()
+    flat_TK = rounded(streams_TSD.flatten(-2), torch.float32)
     if fn_MK.shape[-1] != flat_TK.shape[-1]:
         raise ShapeError(f"hyper-connection matrix of width {fn_MK.shape[-1]}: expected {flat_TK.shape[-1]}")
     normed_TK = rms_norm_ref(flat_TK, norm_eps)
-    return normed_TK @ fn_MK.float().T
+    return F.linear(normed_TK, rounded(fn_MK, torch.float32))
 
 
 def sinkhorn_ref(logits_TSS: Tensor, iters: int, eps: float) -> Tensor:
@@ -36,16 +38,49 @@ def sinkhorn_ref(logits_TSS: Tensor, iters: int, eps: float) -> Tensor:
     On the CPU numpy does it: most of the time of so small an operation is the call, which costs numpy a third of what
     it costs torch, and numpy never waits for a second thread.
     """
-    # Softmax of the turned matrix: along the first axis torch, too, takes no second thread for a single token.
+    # Softmax of the turned matrix: along the first axis torch, too, takes no second thread for a few tokens.
     soft_TSS = logits_TSS.mT.softmax(-2).mT
     if soft_TSS.device.type != "cpu":
         return _balance(soft_TSS, iters, eps, torch.matmul, torch.reciprocal)
-    soft = soft_TSS.numpy()
-    if soft.size == soft.shape[-1] ** 2:
-        comb = _balance(soft.reshape(soft.shape[-2:]), iters, eps, np.dot, np.reciprocal)
-    else:
-        comb = _balance(soft, iters, eps, np.matmul, np.reciprocal)
-    return torch.from_numpy(comb).view(logits_TSS.shape)
+    return torch.from_numpy(_balance(soft_TSS.numpy(), iters, eps, np.matmul, np.reciprocal))
+
+
+def sinkhorn_of_four(logits: list[float], iters: int, eps: float) -> list[float]:
+    """The same for one token of four streams: 16 numbers in, 16 out, row by row, in Python's floats and without a call.
+
+    Entries are named by row and column; r0 to r3 scale the rows and c0 to c3 the columns, as in `_balance`. eps must be
+    above 0: then no divisor is 0.
+    """
+    soft = []
+    for row in (logits[0:4], logits[4:8], logits[8:12], logits[12:16]):
+        peak = max(row)
+        weights = [math.exp(logit - peak) for logit in row]
+        total = sum(weights)
+        soft += [weight / total + eps for weight in weights]
+    k00, k01, k02, k03, k10, k11, k12, k13, k20, k21, k22, k23, k30, k31, k32, k33 = soft
+    r0 = r1 = r2 = r3 = 1.0
+    c0, c1 = 1 / (k00 + k10 + k20 + k30 + eps), 1 / (k01 + k11 + k21 + k31 + eps)
+    c2, c3 = 1 / (k02 + k12 + k22 + k32 + eps), 1 / (k03 + k13 + k23 + k33 + eps)
+    for _ in range(iters - 1):
+        b0, b1, b2, b3 = c0, c1, c2, c3
+        r0 = 1 / (k00 * c0 + k01 * c1 + k02 * c2 + k03 * c3)
+        r1 = 1 / (k10 * c0 + k11 * c1 + k12 * c2 + k13 * c3)
+        r2 = 1 / (k20 * c0 + k21 * c1 + k22 * c2 + k23 * c3)
+        r3 = 1 / (k30 * c0 + k31 * c1 + k32 * c2 + k33 * c3)
+        c0 = 1 / (k00 * r0 + k10 * r1 + k20 * r2 + k30 * r3)
+        c1 = 1 / (k01 * r0 + k11 * r1 + k21 * r2 + k31 * r3)
+        c2 = 1 / (k02 * r0 + k12 * r1 + k22 * r2 + k32 * r3)
+        c3 = 1 / (k03 * r0 + k13 * r1 + k23 * r2 + k33 * r3)
+    if iters > 1:
+        # The last division has its eps: b / (b * sum + eps), where b are the columns before it and c = 1 / sum.
+        c0, c1 = c0 / (1 + eps * c0 / b0), c1 / (1 + eps * c1 / b1)
+        c2, c3 = c2 / (1 + eps * c2 / b2), c3 / (1 + eps * c3 / b3)
+    return [
+        *(k00 * r0 * c0, k01 * r0 * c1, k02 * r0 * c2, k03 * r0 * c3),
+        *(k10 * r1 * c0, k11 * r1 * c1, k12 * r1 * c2, k13 * r1 * c3),
+        *(k20 * r2 * c0, k21 * r2 * c1, k22 * r2 * c2, k23 * r2 * c3),
+        *(k30 * r3 * c0, k31 * r3 * c1, k32 * r3 * c2, k33 * r3 * c3),
+    ]
 
 
 def _balance(soft_TSS: Any, iters: int, eps: float, product: Callable[..., Any], reciprocal: Callable[..., Any]) -> Any:
@@ -86,10 +121,10 @@ def split_ref(
 
 def collapse_ref(streams_TSD: Tensor, pre_TS: Tensor) -> Tensor:
     """The layer's input float32 [T, D]: the streams weighed by pre."""
-    return (streams_TSD.float() * pre_TS.unsqueeze(-1)).sum(-2)
+    return (rounded(streams_TSD, torch.float32) * pre_TS.unsqueeze(-1)).sum(-2)
 
 
 def postmix_ref(streams_TSD: Tensor, output_TD: Tensor, post_TS: Tensor, comb_TSS: Tensor) -> Tensor:
     """The new streams float32: post[k] * output + sum_j comb[j, k] * stream[j] (the FIRST index is summed)."""
-    mixed_TSD = comb_TSS.mT @ streams_TSD.float()
-    return torch.addcmul(mixed_TSD, post_TS.unsqueeze(-1), output_TD.float().unsqueeze(-2))
+    mixed_TSD = comb_TSS.mT @ rounded(streams_TSD, torch.float32)
+    return torch.addcmul(mixed_TSD, post_TS.unsqueeze(-1), rounded(output_TD, torch.float32).unsqueeze(-2))

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from kernels.errors import DtypeError, ShapeError
-from kernels.norm_ref import constant
+from kernels.norm_ref import constant, rounded
 
 PAGE_SIZE = 64
 SCALE_BYTES = 4
@@ -110,40 +110,52 @@ def read_keys(pages: Tensor, block_table_BP: Tensor, num_keys: int, index_head_d
         raise ShapeError(
             f"{num_keys} index keys in a block table of {block_table_BP.shape[1]} pages: expected at least {num_pages}"
         )
-    table_BP = block_table_BP[:, :num_pages].long()
-    pages_BPX = pages.index_select(0, table_BP.flatten()).view(*table_BP.shape, pages.shape[1])
+    pages_BPX = _pages_of(pages, block_table_BP[:, :num_pages])
     if pages.dtype != torch.uint8:
-        return pages_BPX.unflatten(-1, (PAGE_SIZE, index_head_dim)).flatten(1, 2)[:, :num_keys].float()
+        return pages_BPX.view(len(pages_BPX), -1, index_head_dim)[:, :num_keys].float()
     layout = reader_layout(index_head_dim)
     values = _records(pages_BPX, layout.value_base, layout.value_stride, index_head_dim).view(torch.float8_e4m3fn)
     scales = _records(pages_BPX, layout.scale_base, layout.scale_stride, SCALE_BYTES).view(torch.float32)
     return (values.float() * scales).flatten(1, 2)[:, :num_keys]
 
 
+def _pages_of(pages: Tensor, table_BP: Tensor) -> Tensor:
+    """The listed pages [B, P, X]; those of a lone sequence follow each other and on the CPU need no copy."""
+    if len(table_BP) == 1 and table_BP.is_cpu and table_BP.numel():
+        (numbers,) = table_BP.tolist()
+        first, end = numbers[0], numbers[0] + len(numbers)
+        if numbers == list(range(first, end)):
+            return pages[first:end].unsqueeze(0)
+    return pages.index_select(0, table_BP.flatten().long()).view(*table_BP.shape, pages.shape[1])
+
+
 def _records(pages_BPX: Tensor, base: int, stride: int, width: int) -> Tensor:
     """`width` bytes of each of the 64 keys of every page, contiguous: uint8 [B, P, 64, width]."""
     batch, num_pages, page_bytes = pages_BPX.shape
-    return pages_BPX.as_strided(
-        (batch, num_pages, PAGE_SIZE, width), (num_pages * page_bytes, page_bytes, stride, 1), base
-    ).contiguous()
+    sizes, strides = (batch, num_pages, PAGE_SIZE, width), (num_pages * page_bytes, page_bytes, stride, 1)
+    # Offsets count from the start of the memory, and a lone sequence's pages may lie further on in it.
+    return pages_BPX.as_strided(sizes, strides, pages_BPX.storage_offset() + base).contiguous()
 
 
 def scores_ref(q_BTHD: Tensor, keys_BSD: Tensor, weights_BTH: Tensor, scale: float) -> Tensor:
     """Index scores fp32 [B, T, S]; NaN and infinities become -1e20 and +-1e20."""
-    batch, _, num_heads, _ = q_BTHD.shape
+    batch, num_queries, num_heads, _ = q_BTHD.shape
     step = max(1, SCORE_CHUNK // max(1, batch * num_heads * keys_BSD.shape[1]))
-    parts = [
-        _scores_of_part(q, keys_BSD, weights, scale)
-        for q, weights in zip(q_BTHD.split(step, 1), weights_BTH.split(step, 1), strict=True)
-    ]
-    scores_BTS = parts[0] if len(parts) == 1 else torch.cat(parts, 1)
+    if num_queries <= step:
+        scores_BTS = _scores_of_part(q_BTHD, keys_BSD, weights_BTH, scale)
+    else:
+        parts = zip(q_BTHD.split(step, 1), weights_BTH.split(step, 1), strict=True)
+        scores_BTS = torch.cat([_scores_of_part(q, keys_BSD, weights, scale) for q, weights in parts], 1)
     return torch.nan_to_num(scores_BTS, nan=-SCORE_LIMIT, posinf=SCORE_LIMIT, neginf=-SCORE_LIMIT)
 
 
 def _scores_of_part(q_BTHD: Tensor, keys_BSD: Tensor, weights_BTH: Tensor, scale: float) -> Tensor:
-    scaled_BTHD = q_BTHD.float() * constant(scale, q_BTHD.device)
-    dots_BTHS = (scaled_BTHD.flatten(1, 2) @ keys_BSD.mT).unflatten(1, q_BTHD.shape[1:3])
-    return (weights_BTH.float().unsqueeze(2) @ dots_BTHS.relu_()).squeeze(2)
+    scaled_BTHD = rounded(q_BTHD, torch.float32) * constant(scale, q_BTHD.device)
+    dots_BHS = torch.bmm(scaled_BTHD.flatten(1, 2), keys_BSD.mT).relu_()
+    if q_BTHD.shape[1] == 1:
+        return torch.bmm(rounded(weights_BTH, torch.float32), dots_BHS)
+    dots_BTHS = dots_BHS.unflatten(1, q_BTHD.shape[1:3])
+    return (weights_BTH.float().unsqueeze(2) @ dots_BTHS).squeeze(2)
 
 
 def index_scores_ref(

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from kernels.errors import ShapeError
-from kernels.norm_ref import constant
+from kernels.norm_ref import constant, rounded
 
 Scoring = Literal["sqrtsoftplus", "sigmoid", "softmax"]
 RENORMALISE_EPS = 1e-20
@@ -26,9 +26,9 @@ RENORMALISE_EPS = 1e-20
 
 def score_ref(logits_TE: Tensor, scoring: Scoring) -> Tensor:
     """Router logits to fp32 scores >= 0."""
-    logits_TE = logits_TE.float()
+    logits_TE = rounded(logits_TE, torch.float32)
     if scoring == "sqrtsoftplus":
-        return F.softplus(logits_TE).sqrt()
+        return F.softplus(logits_TE).sqrt_()
     if scoring == "sigmoid":
         return logits_TE.sigmoid()
     return logits_TE.softmax(-1)
@@ -73,7 +73,7 @@ def route_ref(
     """
     check_picks(logits_TE.shape[-1], topk, num_groups, topk_groups)
     scores_TE = score_ref(logits_TE, scoring)
-    choice_TE = scores_TE if bias_E is None else scores_TE + bias_E.float()
+    choice_TE = scores_TE if bias_E is None else scores_TE + rounded(bias_E, torch.float32)
     choice_TE = best_groups_ref(choice_TE, num_groups, topk_groups)
     topk_ids_TK = torch.sort(choice_TE, dim=-1, descending=True, stable=True).indices[..., :topk]
     weights_TK = _weights(scores_TE, topk_ids_TK, renormalise, factor)
@@ -132,7 +132,7 @@ def with_shared_ref(
 
 
 def _weights(scores_TE: Tensor, topk_ids_TK: Tensor, renormalise: bool, factor: float | None) -> Tensor:
-    weights_TK = scores_TE.gather(-1, topk_ids_TK.long())
+    weights_TK = scores_TE.gather(-1, rounded(topk_ids_TK, torch.int64))
     if renormalise:
         weights_TK = weights_TK / (weights_TK.sum(-1, keepdim=True) + constant(RENORMALISE_EPS, weights_TK.device))
     return weights_TK if factor is None else weights_TK * factor

@@ -6,7 +6,8 @@ takes from the shape; with `split_size` given (`BATCH_INVARIANT_SPLIT` is the na
 for the same number of candidates.
 Floor: every gathered row read once per query (2 * D bytes, or 584 packed at D = 512) at 4.3 TB/s, or 4 * D flops per
 candidate and head at 790 TFLOP/s, the longer.
-Live when: tensors lie on a GPU of sm_80 or newer. One split: one launch of `sparse_attention_part`; more: its fp32
+Live when: tensors lie on a GPU of sm_80 or newer. One split: one launch of `sparse_attention_hopper` where it `fits`
+(sm_90, bf16 queries, blocks of 64 heads of 512, rows of caches), else of `sparse_attention_part`; more: their fp32
 parts are merged by `sparse_attention_merge`. Their heads say which lines are live under which constants.
 """
 
@@ -25,6 +26,7 @@ from kernels.attention_cache_ref import data_bytes, num_rows, page_bytes
 from kernels.checks import interpreting, overlapped, overlaps, require, require_device
 from kernels.errors import DtypeError, ShapeError
 from kernels.launch import launch
+from kernels.sparse_attention_hopper import HEADS, fits, sparse_attention_hopper
 from kernels.sparse_attention_merge import sparse_attention_merge
 from kernels.sparse_attention_part import sparse_attention_part
 from kernels.sparse_attention_ref import Rotation
@@ -34,16 +36,21 @@ BATCH_INVARIANT_SPLIT = 256
 # Programs that run at a time on an H200; one fills a multiprocessor.
 PROGRAMS = 132
 BLOCK_N = 64
+# Blocks that `sparse_attention_hopper` takes sooner as they are than in two parts that are then merged.
+HOPPER_WHOLE_BLOCKS = 10
 
 
-def choose_split(num_programs: int, num_candidates: int) -> int:
+def choose_split(num_programs: int, num_candidates: int, whole_blocks: int = 0) -> int:
     """Candidates of a split, a multiple of `BLOCK_N`: as many splits as keep an H200 busy, one if it is so anyway.
 
     Args:
         num_programs: queries times blocks of heads.
+        whole_blocks: so many blocks or fewer are not cut in two.
     """
     blocks = max(1, -(-num_candidates // BLOCK_N))
     splits = min(blocks, max(1, PROGRAMS // max(1, num_programs)))
+    if splits == 2 and blocks <= whole_blocks:
+        splits = 1
     return -(-blocks // splits) * BLOCK_N
 
 
@@ -104,7 +111,8 @@ def sparse_attention_rows(
         window_rows_BW, entry_rows_BK: int32 or int64 rows of each query; what is no row of the cache (-1) is no
             candidate.
 
-    Other arguments and errors are those of `sparse_attention`.
+    On Hopper, bf16 queries of 64 heads of 512 meet packed keys in fp16: their rotary channels lose bits below 2^-14 and
+    are infinite above 65504. Other arguments and errors are those of `sparse_attention`.
     """
     batch = q_BHD.shape[0]
     window = (window_SD, window_rows_BW)
@@ -192,7 +200,9 @@ def _run(
     num_window, num_entries = window[1].shape[1], 0 if entries is None else entries[1].shape[1]
     programs = batch * triton.cdiv(num_heads, block_h)
     num_candidates = (triton.cdiv(num_window, BLOCK_N) * BLOCK_N if num_entries else num_window) + num_entries
-    split_size = split_size or choose_split(programs, num_candidates)
+    num_pairs = 0 if rotation is None else cos_BF.shape[1]
+    by_blocks = fits(q_BHD, window, num_pairs)
+    split_size = split_size or choose_split(programs, num_candidates, HOPPER_WHOLE_BLOCKS if by_blocks else 0)
     num_parts = max(1, triton.cdiv(num_candidates, split_size))
     whole = num_parts == 1
     q_BHD, sinks_H, cos_BF, sin_BF = (tensor.contiguous() for tensor in (q_BHD, sinks_H, cos_BF, sin_BF))
@@ -201,13 +211,13 @@ def _run(
         parts_RBHD = torch.empty(num_parts, *out_BHD.shape, dtype=torch.float32, device=q_BHD.device)
         lse_RBH = torch.empty(parts_RBHD.shape[:3], dtype=torch.float32, device=q_BHD.device)
     last = entries or window
-    shape = {"H": num_heads, "D": dim, "F": 0 if rotation is None else cos_BF.shape[1]}
-    shape["BLOCK_D"] = triton.next_power_of_2(dim)
-    launch(sparse_attention_part, (programs * num_parts,))(
+    # That kernel reads pages by words.
+    caches = [cache.view(torch.int32) if by_blocks and packed else cache for cache, _ in (window, last)]
+    operands = (
         q_BHD,
-        window[0],
+        caches[0],
         window[1].contiguous(),
-        last[0],
+        caches[1],
         last[1].contiguous(),
         sinks_H,
         cos_BF,
@@ -222,19 +232,24 @@ def _run(
         batch,
         num_parts,
         split_size,
-        KEY_BYTES=data_bytes(dim) if packed else 0,
-        PAGE_BYTES=page_bytes(dim) if packed else 0,
-        GATHERED=gathered,
-        PACKED=packed,
-        WHOLE=whole,
-        ROTATE=whole and rotation is not None,
-        UPCAST=upcast,
-        BLOCK_H=block_h,
-        BLOCK_N=block_n,
-        num_warps=8,
-        num_stages=stages,
-        **shape,
     )
+    which = {"F": num_pairs, "PACKED": packed, "WHOLE": whole, "ROTATE": whole and rotation is not None, "num_warps": 8}
+    shape = {"H": num_heads, "D": dim, "BLOCK_D": triton.next_power_of_2(dim)}
+    if by_blocks:
+        launch(sparse_attention_hopper, (programs * num_parts,))(*operands, BLOCKS=num_heads // HEADS, **which)
+    else:
+        launch(sparse_attention_part, (programs * num_parts,))(
+            *operands,
+            KEY_BYTES=data_bytes(dim) if packed else 0,
+            PAGE_BYTES=page_bytes(dim) if packed else 0,
+            GATHERED=gathered,
+            UPCAST=upcast,
+            BLOCK_H=block_h,
+            BLOCK_N=block_n,
+            num_stages=stages,
+            **which,
+            **shape,
+        )
     if not whole:
         launch(sparse_attention_merge, (batch * num_heads,))(
             parts_RBHD,
@@ -245,8 +260,9 @@ def _run(
             out_BHD,
             num_parts,
             batch * num_heads,
+            F=num_pairs,
             ROTATE=rotation is not None,
-            num_warps=4,
+            num_warps=1,
             **overlapped(overlaps(q_BHD.device)),
             **shape,
         )

@@ -1,7 +1,7 @@
 """Merges the parts of one softmax by their log-sum-exp: one program per query and head.
 
-Contract: the sink is one more part whose output is 0. Parts are summed eight at a time in their order, in fp32; a part
-without a candidate has log-sum-exp -inf and no weight.
+Contract: the sink is one more part whose output is 0. Parts are summed eight at a time in their order, in fp32, against
+the largest log-sum-exp so far; a part without a candidate has log-sum-exp -inf and no weight.
 Live when: `sparse_attention` cut the candidates into more than one part. ROTATE: the last channels are rotated back.
 OVERLAP: launched with programmatic dependent launch, it starts before the parts have ended and waits inside.
 """
@@ -50,24 +50,24 @@ def sparse_attention_merge(  # type: ignore[no-untyped-def]
     row = tl.program_id(0).to(tl.int64)
     d_D = tl.arange(0, BLOCK_D)
     r_R = tl.arange(0, 8)
-    sink = tl.load(sinks_H + row % H) * 1.4426950408889634
-    top = sink
-    for start in range(0, num_parts, 8):
-        lse_R = tl.load(lse_RBH + (start + r_R) * num_rows + row, mask=start + r_R < num_parts, other=float("-inf"))
-        top = tl.maximum(top, tl.max(lse_R, axis=0))
-    total = tl.exp2(sink - top)
+    top = tl.load(sinks_H + row % H) * 1.4426950408889634
+    total = 1.0
     acc_D = tl.zeros([BLOCK_D], tl.float32)
     for start in range(0, num_parts, 8):
         real_R = start + r_R < num_parts
         place_R = (start + r_R) * num_rows + row
-        weight_R = tl.exp2(tl.load(lse_RBH + place_R, mask=real_R, other=float("-inf")) - top)
+        lse_R = tl.load(lse_RBH + place_R, mask=real_R, other=float("-inf"))
         part_RD = tl.load(
             parts_RBHD + (place_R * D)[:, None] + d_D[None, :],
             mask=real_R[:, None] & (d_D < D)[None, :],
             other=0.0,
         )
-        total += tl.sum(weight_R, axis=0)
-        acc_D += tl.sum(part_RD * weight_R[:, None], axis=0)
+        new_top = tl.maximum(top, tl.max(lse_R, axis=0))
+        weight_R = tl.exp2(lse_R - new_top)
+        shrink = tl.exp2(top - new_top)
+        total = total * shrink + tl.sum(weight_R, axis=0)
+        acc_D = acc_D * shrink + tl.sum(part_RD * weight_R[:, None], axis=0)
+        top = new_top
     out_1D = (acc_D / total)[None, :]
     if ROTATE:
         out_1D = rotated_back(out_1D, cos_BF, sin_BF, row // H, D, F)

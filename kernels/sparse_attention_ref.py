@@ -6,8 +6,8 @@ A rotation given turns the output's last channels back, as values carry the rota
 Live when: decode over window and selected entries on a machine without a GPU, or the reference is asked for.
 """
 
-# B queries (batch and tokens flattened), H heads, D head dim, N gathered entries, R splits, S cache rows, W window
-# rows, K entry rows, F rotated pairs.
+# B queries (batch and tokens flattened), H heads, D head dim, N gathered entries, R splits of P entries, S cache rows,
+# W window rows, K entry rows, F rotated pairs.
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from kernels.norm_ref import constant, rounded
 
 # Cosines and sines fp32 [B, F] of the angles that the last 2 * F channels are to be turned back by.
 Rotation = tuple[Tensor, Tensor]
+LOWEST = torch.finfo(torch.float32).min
 
 
 def sparse_attention_ref(
@@ -44,9 +45,9 @@ def sparse_attention_ref(
     """
     if split_size is None:
         logits_BHN = _logits(q_BHD, entries_BND, valid_BN, scale)
-        sinks_BH1 = sinks_H.float()[None, :, None].expand(logits_BHN.shape[0], -1, 1)
+        sinks_BH1 = rounded(sinks_H, torch.float32).expand(len(logits_BHN), -1).unsqueeze(-1)
         probs_BHN = torch.cat((logits_BHN, sinks_BH1), -1).softmax(-1)[..., :-1]
-        out_BHD = probs_BHN @ entries_BND.float()
+        out_BHD = torch.bmm(probs_BHN, rounded(entries_BND, torch.float32))
     else:
         num_splits = max(1, -(-entries_BND.shape[1] // split_size))
         out_BHD = sparse_attention_split_ref(q_BHD, entries_BND, valid_BN, sinks_H, scale, num_splits)
@@ -97,50 +98,40 @@ def rotate_back_ref(out_BHD: Tensor, rotation: Rotation) -> Tensor:
 def sparse_attention_split_ref(
     q_BHD: Tensor, entries_BND: Tensor, valid_BN: Tensor | None, sinks_H: Tensor, scale: float, num_splits: int
 ) -> Tensor:
-    """The same output from `num_splits` independent parts, merged by log-sum-exp; the sink enters in the merge."""
+    """The same output from `num_splits` parts with a softmax each, merged by log-sum-exp; the sink enters in the merge.
+
+    All parts at once, as one more axis of the logits. The merge weighs the probabilities, so that the entries stay one
+    matrix, without padding.
+    """
     if num_splits < 1:
         raise ShapeError(f"{num_splits} splits: expected at least 1")
     if num_splits == 1:
         return sparse_attention_ref(q_BHD, entries_BND, valid_BN, sinks_H, scale)
-    num_entries = entries_BND.shape[1]
-    padding = -num_entries % num_splits
-    if padding:
-        entries_BND = F.pad(entries_BND, (0, 0, 0, padding))
-        if valid_BN is None:
-            valid_BN = torch.ones(entries_BND.shape[:2], dtype=torch.bool, device=q_BHD.device)
-            valid_BN[:, num_entries:] = False
-        else:
-            valid_BN = F.pad(valid_BN, (0, padding))
-    # All parts at once: they are one more leading axis.
-    entries_RBND = entries_BND.unflatten(1, (num_splits, -1)).transpose(0, 1)
-    valid_RBN = None if valid_BN is None else valid_BN.unflatten(1, (num_splits, -1)).transpose(0, 1)
-    return merge_parts_ref(*attention_part_ref(q_BHD, entries_RBND, valid_RBN, scale), sinks_H)
-
-
-def attention_part_ref(
-    q_BHD: Tensor, entries_BND: Tensor, valid_BN: Tensor | None, scale: float
-) -> tuple[Tensor, Tensor]:
-    """Output float32 [B, H, D] of a softmax over these entries alone, and its log-sum-exp [B, H] (-inf when none).
-
-    Entries with more leading axes than the queries are so many parts for the same queries.
-    """
     logits_BHN = _logits(q_BHD, entries_BND, valid_BN, scale)
-    if logits_BHN.shape[-1] == 0:
-        empty_BH = logits_BHN.new_full(logits_BHN.shape[:-1], -torch.inf)
-        return torch.zeros_like(q_BHD, dtype=torch.float32), empty_BH
-    lse_BH = logits_BHN.logsumexp(-1)
-    # A part without a valid entry has lse -inf; subtracting it from -inf would give NaN.
-    probs_BHN = torch.exp(logits_BHN - torch.where(torch.isneginf(lse_BH), 0.0, lse_BH).unsqueeze(-1))
-    return probs_BHN @ entries_BND.float(), lse_BH
+    num_entries = logits_BHN.shape[-1]
+    part_size = -(-num_entries // num_splits)
+    if num_entries < num_splits * part_size:
+        logits_BHN = F.pad(logits_BHN, (0, num_splits * part_size - num_entries), value=-torch.inf)
+    probs_BHRP, lse_BHR1 = part_probs_ref(logits_BHN.unflatten(-1, (num_splits, part_size)))
+    weight_BHR1 = part_weights_ref(lse_BHR1, sinks_H)
+    probs_BHN = probs_BHRP.mul_(weight_BHR1).flatten(-2)[..., :num_entries]
+    return torch.bmm(probs_BHN, rounded(entries_BND, torch.float32))
 
 
-def merge_parts_ref(out_RBHD: Tensor, lse_RBH: Tensor, sinks_H: Tensor) -> Tensor:
-    """One output float32 [B, H, D] of the parts; the sink is one more part whose output is 0."""
-    total_BH = torch.logaddexp(lse_RBH.logsumexp(0), sinks_H.float()[None, :])
-    weight_RBH = torch.exp(lse_RBH - total_BH)
-    return (out_RBHD * weight_RBH[..., None]).sum(0)
+def part_probs_ref(logits_BHRP: Tensor) -> tuple[Tensor, Tensor]:
+    """The softmax of each part float32 [B, H, R, P], and its log-sum-exp [B, H, R, 1]; without entries 0 and -inf."""
+    lse_BHR1 = logits_BHRP.logsumexp(-1, keepdim=True)
+    # From -inf, a part without a valid entry, nothing can be subtracted: the difference would be NaN.
+    return logits_BHRP.sub(lse_BHR1.clamp(min=LOWEST)).exp_(), lse_BHR1
+
+
+def part_weights_ref(lse_BHR1: Tensor, sinks_H: Tensor) -> Tensor:
+    """What each part counts in the whole, float32 [B, H, R, 1]; the sink is one more part whose output is 0."""
+    total_BH11 = torch.logaddexp(lse_BHR1.logsumexp(-2, keepdim=True), sinks_H.float().view(-1, 1, 1))
+    return lse_BHR1.sub(total_BH11).exp_()
 
 
 def _logits(q_BHD: Tensor, entries_BND: Tensor, valid_BN: Tensor | None, scale: float) -> Tensor:
-    logits_BHN = q_BHD.float() @ entries_BND.float().mT * constant(scale, q_BHD.device)
-    return logits_BHN if valid_BN is None else logits_BHN.masked_fill(~valid_BN.unsqueeze(-2), -torch.inf)
+    q_BHD, entries_BND = rounded(q_BHD, torch.float32), rounded(entries_BND, torch.float32)
+    logits_BHN = torch.bmm(q_BHD, entries_BND.mT).mul_(constant(scale, q_BHD.device))
+    return logits_BHN if valid_BN is None else logits_BHN.masked_fill_(~valid_BN.unsqueeze(-2), -torch.inf)

@@ -108,6 +108,14 @@ def test_rows_grow_and_are_gathered_per_sequence() -> None:
     assert torch.equal(rows.all(), whole)
     assert torch.equal(rows.gather(numbers), gather_rows(whole, numbers))
     assert torch.equal(rows.gather(numbers)[0, 0], whole[0, [8, 0]])
+    assert torch.equal(rows.take(numbers[:, 0].abs()), torch.stack((whole[0, [8, 0]], whole[1, [3, 1]])))
+
+
+def test_rows_of_a_lone_sequence_are_taken_at_their_numbers() -> None:
+    rows = Rows(torch.zeros(1, 0, 3))
+    rows.append(torch.rand(1, 9, 3))
+
+    assert torch.equal(rows.take(torch.tensor([[7, 0, 2]])), rows.all()[:, [7, 0, 2]])
 
 
 def test_misuse_is_named(engine: Engine) -> None:

@@ -42,8 +42,8 @@ WANTED = {
     "_table_route",
     "_write",
     "expert_gemm",
+    "sparse_attention_hopper",
     "sparse_attention_merge",
-    "sparse_attention_part",
 }
 
 

@@ -53,6 +53,17 @@ def test_a_repeated_event_is_said_once_per_file(tmp_path: Path, monkeypatch: pyt
     assert len(lines_of(tmp_path / "first")) == len(lines_of(tmp_path / "second")) == 1
 
 
+def test_the_path_is_read_once_where_asked_and_anew_afterwards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LIVEPATH_EVENTS", str(tmp_path / "first"))
+    with events.path_read_once(), events.path_read_once():
+        monkeypatch.setenv("LIVEPATH_EVENTS", str(tmp_path / "second"))
+        events.emit("metric", name="recall", value=1.0)
+    events.emit("metric", name="recall", value=2.0)
+
+    assert [line["value"] for line in lines_of(tmp_path / "first")] == [1.0]
+    assert [line["value"] for line in lines_of(tmp_path / "second")] == [2.0]
+
+
 def test_a_setting_without_effect_is_said_to_be_ignored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LIVEPATH_EVENTS", str(tmp_path / "events"))
     config = {

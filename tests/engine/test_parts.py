@@ -62,10 +62,21 @@ def test_matrices_that_read_the_same_rows_give_what_each_gives_alone(generator: 
         torch.testing.assert_close(product, x @ matrix.T)
 
 
+def test_a_step_gets_its_turns_with_the_axes_of_heads_and_backwards() -> None:
+    rope = make_ropes(ModelConfig.from_dict(CONFIG), "cpu")[CSA]
+    for start, number in ((5, 3), (5, 3), (4096, 1), (5, 3)):
+        _, turns_TF, turns_1T1F, back_1T1F = rope.of_step(start, number)
+
+        assert torch.equal(turns_TF, rope.turns(start, number))
+        assert torch.equal(turns_1T1F, turns_TF[None, :, None])
+        assert torch.equal(back_1T1F, turns_1T1F.conj().resolve_conj())
+
+
+@pytest.mark.parametrize("rows", [1, 4])
 @pytest.mark.parametrize("width", [1, 6, 512])
-def test_rms_norm_divides_by_the_root_mean_square_and_eps(width: int, generator: torch.Generator) -> None:
-    x, weight = torch.randn(4, width, generator=generator), torch.randn(width, generator=generator)
-    x[0] = 0
+def test_rms_norm_divides_by_the_root_mean_square_and_eps(rows: int, width: int, generator: torch.Generator) -> None:
+    x, weight = torch.randn(rows, width, generator=generator), torch.randn(width, generator=generator)
+    x[:-1] = 0
 
     normed = rms_norm(x, weight, 0.25)
 

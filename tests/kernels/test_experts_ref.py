@@ -42,20 +42,21 @@ def test_grouping_by_expert_equals_one_token_at_a_time(num_tokens: int, generato
     assert_close(out, expected, "fp32")
 
 
-def test_all_tokens_on_one_expert_and_ids_out_of_range(generator: torch.Generator) -> None:
+@pytest.mark.parametrize("num_tokens", [3, 9])
+def test_all_tokens_on_one_expert_and_ids_out_of_range(num_tokens: int, generator: torch.Generator) -> None:
     w13, w2 = weights(generator)
-    x = torch.randn(7, D, generator=generator)
-    gates = torch.ones(7, K)
-    only = experts_ref(x, w13, w2, torch.full((7, 1), 3), gates[:, :1], None)
+    x = torch.randn(num_tokens, D, generator=generator)
+    gates = torch.ones(num_tokens, K)
+    only = experts_ref(x, w13, w2, torch.full((num_tokens, 1), 3), gates[:, :1], None)
 
     for nobody in (-1, E):
-        ids = torch.tensor([[3, nobody]] * 7)
+        ids = torch.tensor([[3, nobody]] * num_tokens)
         assert torch.equal(experts_ref(x, w13, w2, ids, gates, None), only)
 
 
 @pytest.mark.parametrize("quantised", [False, True])
 @pytest.mark.parametrize("num_tokens", [0, 1, 9])
-def test_each_pick_alone_equals_each_expert_with_its_tokens(
+def test_each_token_alone_equals_each_expert_with_its_tokens(
     num_tokens: int, quantised: bool, monkeypatch: pytest.MonkeyPatch, generator: torch.Generator
 ) -> None:
     w13, w2 = weights(generator)
@@ -64,8 +65,8 @@ def test_each_pick_alone_equals_each_expert_with_its_tokens(
     gates = torch.rand(num_tokens, K, generator=generator)
     rounding = (torch.round, torch.trunc) if quantised else (None, None)
     found = []
-    for limit in (0, 1 << 18):
-        monkeypatch.setattr(experts_module, "MAX_GATHERED", limit)
+    for limit in (0, 2 * 9):
+        monkeypatch.setattr(experts_module, "MAX_SINGLE_PICKS", limit)
         found.append(experts_ref(x, w13, w2, ids, gates, 2.0, *rounding))
 
     assert found[0].shape == (num_tokens, D)

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from kernels import hyper, hyper_mix
 from kernels.errors import DtypeError, ShapeError
-from kernels.hyper_mix import Precision, premix
+from kernels.hyper_mix import Precision, parts_of, premix
 from kernels.hyper_ref import premix_ref
 from kernels.hyper_site_ref import read_ref, write_ref
 from tests.numerics import assert_close, poisoned, relative_error
@@ -67,6 +67,18 @@ def test_three_bf16_parts_keep_every_bit_of_fn(device: str) -> None:
 
     # Two parts would keep 16 bits of 24; what is allowed is the last bit of the root.
     assert ((z[0] / 8 - fn[:, 0]) / fn[:, 0]).abs().max() <= 2.0**-22
+    assert torch.equal(parts_of(fn).double().sum(0), fn.double())
+
+
+@pytest.mark.interpreter
+def test_parts_made_ahead_and_parts_made_in_the_call_give_the_same_bits(
+    generator: torch.Generator, device: str
+) -> None:
+    x, _, fn, _, _ = draw(generator, device, 3)
+
+    z = premix(x.bfloat16(), parts_of(fn), EPS)
+
+    assert torch.equal(z, premix(x.bfloat16(), fn, EPS))
 
 
 @pytest.mark.interpreter
@@ -86,6 +98,34 @@ def test_a_token_alone_or_among_others_gets_the_same_bits(generator: torch.Gener
 
     for token in (0, 66):
         assert torch.equal(premix(x[token : token + 1], fn, EPS), z[token : token + 1])
+
+
+@pytest.mark.interpreter
+@pytest.mark.parametrize("dim", [1024, 1040, 32], ids=["two_groups", "a_slice_and_a_bit_more", "a_quarter_of_a_slice"])
+def test_a_program_of_a_whole_group_gives_the_bits_of_programs_of_one_slice(
+    dim: int, monkeypatch: pytest.MonkeyPatch, generator: torch.Generator, device: str
+) -> None:
+    x, _, fn, _, _ = draw(generator, device, 5, dim=dim)
+    x, parts = x.bfloat16(), parts_of(fn)
+    slices = premix(x, parts, EPS)
+    monkeypatch.setattr(hyper_mix, "WHOLE_FROM_TOKENS", 5)
+    monkeypatch.setattr(hyper_mix, "WIDE_FROM_TOKENS", 5)
+
+    groups = premix(x, parts, EPS)
+
+    assert torch.equal(groups, slices)
+    assert_close(groups, exact_z(x, fn), "fp32" if device == "cpu" else "fp32_tensor_core")
+
+
+@pytest.mark.interpreter
+def test_more_groups_than_are_added_at_once_are_added_in_turn(
+    monkeypatch: pytest.MonkeyPatch, generator: torch.Generator, device: str
+) -> None:
+    x, _, fn, _, _ = draw(generator, device, 2, dim=1552)
+    z = premix(x, fn, EPS)
+    monkeypatch.setattr(hyper_mix, "MOST_GROUPS_AT_ONCE", 3)
+
+    assert torch.equal(premix(x, fn, EPS), z)
 
 
 @pytest.mark.interpreter
@@ -164,7 +204,13 @@ def test_bad_input_is_refused_before_launch(generator: torch.Generator, device: 
         premix(x, fn, EPS, "bf16x3")
     with pytest.raises(DtypeError, match="matrix"):
         premix(x, fn.bfloat16(), EPS)
-    with pytest.raises(ShapeError, match="width"):
+    with pytest.raises(DtypeError, match="matrix"):
+        premix(x, parts_of(fn), EPS)
+    with pytest.raises(DtypeError, match="matrix"):
+        premix(x.bfloat16(), parts_of(fn), EPS, "tf32")
+    with pytest.raises(ShapeError, match=r"matrix: \(24, 128\), expected \(3, 24, 128\)"):
+        premix(x.bfloat16(), fn.bfloat16(), EPS)
+    with pytest.raises(ShapeError, match=r"matrix: \(24, 64\), expected \(24, 128\)"):
         premix(x, fn[:, :64].contiguous(), EPS)
     with pytest.raises(ShapeError, match="strides of streams"):
         premix(x.transpose(-1, -2).contiguous().transpose(-1, -2), fn, EPS)
@@ -206,14 +252,15 @@ def test_production_streams_are_mixed_within_their_precision_and_repeatably(
 
 @pytest.mark.gpu
 def test_a_token_has_the_same_bits_in_a_decode_and_in_a_prefill(generator: torch.Generator) -> None:
-    x, output, fn, base, scale = draw(generator, "cuda", 2049, dim=4096)
-    x, output = x.bfloat16(), output.bfloat16()
-    assert len(x) >= max(hyper_mix.WIDE_FROM_TOKENS, hyper.WIDE_FROM_TOKENS)
-    z = premix(x, fn, EPS)
+    x, output, fn, base, scale = draw(generator, "cuda", 4097, dim=4096)
+    x, output, parts = x.bfloat16(), output.bfloat16(), parts_of(fn)
+    assert len(x) >= max(hyper_mix.WHOLE_FROM_TOKENS, hyper_mix.WIDE_FROM_TOKENS, hyper.WIDE_FROM_TOKENS)
+    z = premix(x, parts, EPS)
     write = hyper.write(x, output, z, base, scale, 20, EPS)
 
-    for some in (slice(0, 1), slice(1000, 1064), slice(2048, 2049)):
-        assert torch.equal(premix(x[some], fn, EPS), z[some])
+    ends = (slice(0, 1), slice(0, 63), slice(0, 64), slice(0, 1024), slice(1000, 1064), slice(4096, 4097))
+    for some in ends:
+        assert torch.equal(premix(x[some], parts, EPS), z[some])
         assert torch.equal(hyper.write(x[some], output[some], z[some], base, scale, 20, EPS), write[some])
 
 

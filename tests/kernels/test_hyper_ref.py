@@ -38,6 +38,16 @@ def test_sinkhorn_equals_its_definition(
     assert (by_torch - expected).abs().max() < bound
 
 
+@pytest.mark.parametrize("spread", [0.3, 3.0, 30.0])
+@pytest.mark.parametrize(("iters", "bound"), [(1, 3e-7), (2, 2e-6), (3, 3e-6), (20, 1e-6)])
+def test_sinkhorn_of_four_equals_the_definition(
+    iters: int, bound: float, spread: float, generator: torch.Generator
+) -> None:
+    for logits in spread * torch.randn(50, 4, 4, generator=generator):
+        comb = torch.tensor(hyper_ref.sinkhorn_of_four(logits.flatten().tolist(), iters, EPS), dtype=torch.float64)
+        assert (comb.view(4, 4) - plain_sinkhorn(logits.double(), iters, EPS)).abs().max() < bound
+
+
 def test_sinkhorn_of_a_token_does_not_depend_on_its_batch(generator: torch.Generator) -> None:
     logits = 3 * torch.randn(2, 7, 4, 4, generator=generator)
 

@@ -6,6 +6,7 @@ import torch
 from kernels import dispatch
 from kernels.hyper_ref import collapse_ref, postmix_ref, premix_ref, split_ref
 from kernels.hyper_site_ref import cut_of
+from tests.numerics import assert_close
 
 EPS = 1e-6
 
@@ -43,13 +44,37 @@ def test_the_head_reads_by_all_its_mixing_numbers(generator: torch.Generator) ->
     torch.testing.assert_close(read, collapse_ref(streams, torch.sigmoid(0.5 * z + base) + EPS))
 
 
-def test_base_and_scale_cut_beforehand_give_the_same_bits(generator: torch.Generator) -> None:
-    streams, output = torch.randn(3, 4, 16, generator=generator), torch.randn(3, 16, generator=generator)
-    z, base = torch.randn(3, 24, generator=generator), torch.randn(24, generator=generator)
+@pytest.mark.parametrize("tokens", [(), (1,), (1, 1), (3,)])
+@pytest.mark.parametrize("iters", [1, 2, 20])
+def test_base_and_scale_cut_beforehand_give_the_same_site(
+    tokens: tuple[int, ...], iters: int, generator: torch.Generator
+) -> None:
+    streams, output = torch.randn(*tokens, 4, 16, generator=generator), torch.randn(*tokens, 16, generator=generator)
+    z, base = 3 * torch.randn(*tokens, 24, generator=generator), torch.randn(24, generator=generator)
     scale = torch.tensor([0.5, 0.7, 1.3])
     cut = cut_of(base, scale, 4)
 
-    read, write = (streams, z, base, scale, EPS), (streams, output, z, base, scale, 20, EPS)
+    read, write = (streams, z, base, scale, EPS), (streams, output, z, base, scale, iters, EPS)
 
-    assert torch.equal(dispatch.hyper_read(*read), dispatch.hyper_read(*read, cut=cut))
-    assert torch.equal(dispatch.hyper_write(*write), dispatch.hyper_write(*write, cut=cut))
+    assert_close(dispatch.hyper_read(*read, cut=cut), dispatch.hyper_read(*read), "fp32")
+    assert_close(dispatch.hyper_write(*write, cut=cut), dispatch.hyper_write(*write), "fp32_merge")
+
+
+def test_numbers_too_large_for_an_exponential_still_give_gates() -> None:
+    z, scale = torch.full((1, 24), -1e9), torch.ones(3)
+    z[0, 8::5] = 1e9
+    base, streams = torch.zeros(24), torch.ones(1, 4, 2)
+
+    read = dispatch.hyper_read(streams, z, base, scale, EPS, cut=cut_of(base, scale, 4))
+    write = dispatch.hyper_write(streams, torch.ones(1, 2), z, base, scale, 20, EPS, cut=cut_of(base, scale, 4))
+
+    assert torch.allclose(read, torch.full((1, 2), 4 * EPS))
+    assert torch.allclose(write, torch.ones(1, 4, 2), atol=1e-5)
+
+
+def test_a_number_that_is_none_comes_out_as_none() -> None:
+    z, base, scale, streams = torch.full((1, 24), torch.nan), torch.zeros(24), torch.ones(3), torch.ones(1, 4, 2)
+    cut = cut_of(base, scale, 4)
+
+    assert dispatch.hyper_read(streams, z, base, scale, EPS, cut=cut).isnan().all()
+    assert dispatch.hyper_write(streams, torch.ones(1, 2), z, base, scale, 20, EPS, cut=cut).isnan().all()

@@ -36,6 +36,22 @@ def test_keys_read_back_in_the_order_of_the_block_table(
     assert_close(read, keys, tolerance)
 
 
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("table", [[[4, 5, 6]], [[4, 6, 5]]], ids=["in_a_row", "apart"])
+def test_a_lone_sequence_reads_its_pages_wherever_they_lie(
+    table: list[list[int]], dtype: torch.dtype, generator: torch.Generator
+) -> None:
+    keys, block_table = torch.randn(1, NUM_KEYS, DIM, generator=generator), torch.tensor(table)
+    pages = index_page_ref.empty_pages(7, DIM, dtype)
+    index_page_ref.write_keys(pages, slots_of(block_table, NUM_KEYS), keys)
+
+    read = index_page_ref.read_keys(pages, block_table, NUM_KEYS, DIM)
+
+    both = index_page_ref.read_keys(pages, block_table.expand(2, -1), NUM_KEYS, DIM)
+    assert_close(read, keys, "fp8_key")
+    assert torch.equal(read, both[:1])
+
+
 def test_an_fp8_page_holds_all_values_before_all_scales(generator: torch.Generator) -> None:
     keys = torch.randn(2, 64, DIM, generator=generator)
 

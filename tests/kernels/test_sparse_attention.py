@@ -159,6 +159,9 @@ def test_splits_fill_the_device_and_one_is_enough_when_the_queries_do() -> None:
 
     assert sizes == {1: 64, 16: 128, 64: 320, 66: 320, 67: 640, 4096: 640}
     assert choose_split(16, 2176) == 320
+    # What is merged takes longer than so few blocks, unless there are many parts.
+    assert [choose_split(programs, 640, whole_blocks=10) for programs in (16, 64)] == [128, 640]
+    assert choose_split(64, 704, whole_blocks=10) == 384
     assert choose_split(0, 0) == 64
 
 
@@ -236,7 +239,13 @@ def test_bad_caches_are_refused_before_launch(generator: torch.Generator, device
 @pytest.mark.gpu
 @pytest.mark.parametrize("cache", ["plain", "packed"])
 @pytest.mark.parametrize(
-    ("queries", "heads", "picks"), [(1, 64, 512), (3, 64, 63), (64, 64, 512), (129, 128, 512), (3, 16, 2048), (5, 8, 0)]
+    ("queries", "heads", "picks"),
+    [
+        # Blocks of 64 heads have a kernel of their own on Hopper; the others do not.
+        *((1, 64, 512), (3, 64, 63), (64, 64, 512), (129, 128, 512), (2, 64, 0)),
+        *((3, 48, 63), (129, 112, 512), (3, 16, 2048), (5, 8, 0)),
+    ],
+    ids=str,
 )
 def test_bf16_queries_on_tensor_cores_stay_within_bf16(
     queries: int, heads: int, picks: int, cache: str, generator: torch.Generator
@@ -288,7 +297,62 @@ def test_full_width_fp32_queries_are_exact_on_a_gpu(cache: str, generator: torch
 
 
 @pytest.mark.gpu
-def test_every_code_under_every_scale_is_decoded_exactly(device: str) -> None:
+@pytest.mark.parametrize("cache", ["plain", "packed"])
+def test_on_a_gpu_too_a_query_has_the_same_bits_in_any_batch(cache: str, generator: torch.Generator) -> None:
+    q, window, window_rows, entries, entry_rows, sinks, scale = rows(
+        generator, "cuda", heads=64, dim=512, window=128, picks=400, cache=cache, dtype=torch.bfloat16
+    )
+    assert entry_rows is not None
+    options: dict[str, Any] = {"split_size": BATCH_INVARIANT_SPLIT, "out_dtype": torch.bfloat16}
+
+    batch = sparse_attention_rows(q, window, window_rows, entries, entry_rows, sinks, scale, **options)
+    alone = sparse_attention_rows(q[2:], window, window_rows[2:], entries, entry_rows[2:], sinks, scale, **options)
+
+    assert torch.equal(alone[0], batch[2])
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("sink", [-1e4, 1e4])
+@pytest.mark.parametrize("cache", ["plain", "packed"])
+def test_a_far_sink_and_large_queries_overflow_nothing_on_a_gpu(
+    cache: str, sink: float, generator: torch.Generator
+) -> None:
+    q, window, window_rows, entries, entry_rows, _, scale = rows(
+        generator, "cuda", heads=64, dim=512, window=128, picks=100, cache=cache, dtype=torch.bfloat16
+    )
+    # Of the first heads every candidate weighs alike, of the last ones one has nearly all the weight.
+    exponents = torch.arange(64, device="cuda")[:, None] * 2 - 64
+    q = (q.float() * torch.exp2(exponents.clamp(-60, 4).float())).bfloat16()
+    arguments = (q, window, window_rows, entries, entry_rows, torch.full((64,), sink, device="cuda"), scale)
+
+    for split_size in (64, 1 << 12):
+        out = sparse_attention_rows(*arguments, split_size=split_size)
+
+        assert_close(out, sparse_attention_ref.sparse_attention_rows_ref(*arguments), "bf16_dot")
+
+
+@pytest.mark.gpu
+def test_a_packed_rotary_channel_too_large_for_fp16_shows(generator: torch.Generator) -> None:
+    """Infinite or NaN where its row counts, and nowhere else."""
+    q, pages, window_rows, _, _, sinks, scale = rows(
+        generator, "cuda", heads=64, dim=512, window=70, picks=0, cache="packed", dtype=torch.bfloat16
+    )
+    keys = attention_cache_ref.read_rows(pages, torch.arange(ROWS, device="cuda"), 512)
+    keys[7, -1] = 1e5
+    attention_cache_ref.write_rows(pages, torch.arange(ROWS, device="cuda"), keys)
+    window_rows[0, 3] = 7
+    window_rows[2][window_rows[2] == 7] = 8
+
+    out = sparse_attention_rows(q, pages, window_rows, None, None, sinks, scale)
+
+    assert not out[0].isfinite().all()
+    assert bool(out[1:].isfinite().all())
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("place", [0, 40], ids="place{}".format)  # on Hopper the halves of a block of 64 come apart
+@pytest.mark.parametrize("heads", [16, 64])
+def test_every_code_under_every_scale_is_decoded_exactly(heads: int, place: int, device: str) -> None:
     """One candidate a query: the output is its key, as the sink has no weight."""
     pages = attention_cache_ref.empty_key_pages(4, 512, device)
     data = pages[:, : 64 * 576].view(4, 64, 576)
@@ -298,8 +362,10 @@ def test_every_code_under_every_scale_is_decoded_exactly(device: str) -> None:
     exponents = (127 + torch.tensor([-13, -9, -5, -1, 0, 4, 7], device=device)).to(torch.uint8)
     pages[:, 64 * 576 : 64 * 584].view(4, 64, 8)[..., :7] = exponents
     numbers = torch.arange(256, device=device).view(256, 1)
-    q, sinks = torch.zeros(256, 16, 512, dtype=torch.bfloat16, device=device), torch.full((16,), -1e4, device=device)
+    rows = torch.nn.functional.pad(numbers, (place, 0), value=-1)
+    q = torch.zeros(256, heads, 512, dtype=torch.bfloat16, device=device)
+    sinks = torch.full((heads,), -1e4, device=device)
 
-    out = sparse_attention_rows(q, pages, numbers, None, None, sinks, 1.0)
+    out = sparse_attention_rows(q, pages, rows, None, None, sinks, 1.0)
 
-    assert torch.equal(out, attention_cache_ref.read_rows(pages, numbers, 512).expand(256, 16, 512))
+    assert torch.equal(out, attention_cache_ref.read_rows(pages, numbers, 512).expand(256, heads, 512))

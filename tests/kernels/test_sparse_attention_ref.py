@@ -4,7 +4,12 @@ import pytest
 import torch
 
 from kernels.errors import ShapeError
-from kernels.sparse_attention_ref import attention_part_ref, sparse_attention_ref, sparse_attention_split_ref
+from kernels.sparse_attention_ref import (
+    part_probs_ref,
+    part_weights_ref,
+    sparse_attention_ref,
+    sparse_attention_split_ref,
+)
 from tests.numerics import assert_close
 
 B, H, N, D = 3, 4, 20, 16
@@ -56,12 +61,19 @@ def test_without_a_mask_every_entry_counts(num_splits: int, generator: torch.Gen
 
 
 def test_a_part_without_a_valid_entry_has_no_weight_and_no_nan(generator: torch.Generator) -> None:
-    q, entries, valid, _ = inputs(generator)
+    logits = torch.randn(B, H, 2, 5, generator=generator)
+    logits[1, 0, 1] = -torch.inf
+    logits[2] = -torch.inf
 
-    out, lse = attention_part_ref(q, entries, valid, 0.25)
+    probs, lse = part_probs_ref(logits)
+    weights = part_weights_ref(lse, torch.zeros(H))
 
-    assert torch.isneginf(lse[1]).all()
-    assert torch.equal(out[1], torch.zeros(H, D))
+    assert torch.equal(probs[1, 0, 1], torch.zeros(5))
+    assert torch.equal(probs[2], torch.zeros(H, 2, 5))
+    assert torch.allclose(probs[0].sum(-1), torch.ones(H, 2), atol=1e-6)
+    assert weights[1, 0, 1] == 0
+    assert torch.equal(weights[2], torch.zeros(H, 2, 1))
+    assert bool(((weights[0].sum(1) > 0) & (weights[0].sum(1) < 1)).all())
 
 
 def test_no_splits_are_refused(generator: torch.Generator) -> None:
