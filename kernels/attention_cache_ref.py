@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from kernels.errors import NumericsError, ShapeError
+from kernels.norm_ref import divided
 
 KEYS_PER_PAGE = 64
 ROPE_CHANNELS = 64
@@ -68,7 +69,7 @@ def quantise_keys(keys_ND: Tensor) -> tuple[Tensor, Tensor]:
     if not largest <= E4M3_MAX * 2.0**MAX_SCALE_EXPONENT:
         raise NumericsError(f"a key of magnitude {largest}: expected at most {E4M3_MAX * 2.0**MAX_SCALE_EXPONENT}")
     # The least power of two at or above x = m * 2^e with 0.5 <= m < 1 is 2^(e - 1) for m = 0.5, else 2^e.
-    mantissa, exponent = torch.frexp((amax_NG / E4M3_MAX).clamp_min(MIN_SCALE))
+    mantissa, exponent = torch.frexp(divided(amax_NG, E4M3_MAX).clamp_min(MIN_SCALE))
     exponent = torch.where(mantissa == 0.5, exponent - 1, exponent)
     values_NGX = torch.ldexp(groups_NGX, -exponent[..., None]).clamp(-E4M3_MAX, E4M3_MAX)
     return values_NGX.to(torch.float8_e4m3fn).flatten(1), (exponent + 127).to(torch.uint8)

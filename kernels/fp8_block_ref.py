@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from kernels.errors import DtypeError, NumericsError, ShapeError
+from kernels.norm_ref import divided
 
 E4M3_MAX = 448.0
 BLOCK = 128
@@ -74,7 +75,7 @@ def encode(w_NK: Tensor, block: int = BLOCK) -> tuple[Tensor, Tensor]:
     rows, columns = w_NK.shape[-2:]
     padded = F.pad(w_NK, (0, -columns % block, 0, -rows % block))
     blocks = padded.unflatten(-1, (-1, block)).unflatten(-3, (-1, block))
-    scale = blocks.abs().amax((-3, -1)) / E4M3_MAX
+    scale = divided(blocks.abs().amax((-3, -1)), E4M3_MAX)
     scale = torch.where(scale == 0, 1.0, scale)
     values = (w_NK / _spread(scale, rows, columns, block)).clamp(-E4M3_MAX, E4M3_MAX)
     return values.to(torch.float8_e4m3fn), scale
@@ -101,7 +102,7 @@ def encode_rows(x_NK: Tensor) -> tuple[Tensor, Tensor]:
     columns = x_NK.shape[-1]
     groups = F.pad(x_NK.float(), (0, -columns % BLOCK)).unflatten(-1, (-1, BLOCK))
     amax = groups.abs().amax(-1, keepdim=True)
-    scale = torch.where(amax == 0, 1.0, amax / E4M3_MAX)
+    scale = torch.where(amax == 0, 1.0, divided(amax, E4M3_MAX))
     scale = torch.where(torch.isfinite(amax), scale, torch.nan)
     values = (groups / scale).clamp(-E4M3_MAX, E4M3_MAX).to(torch.float8_e4m3fn)
     return values.flatten(-2)[..., :columns].contiguous(), scale.squeeze(-1)

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from kernels.errors import DtypeError, ShapeError
-from kernels.norm_ref import constant, rounded
+from kernels.norm_ref import constant, divided, rounded
 
 PAGE_SIZE = 64
 SCALE_BYTES = 4
@@ -74,7 +74,7 @@ def empty_pages(num_pages: int, index_head_dim: int, dtype: torch.dtype, device:
 def quantise_keys(keys: Tensor) -> tuple[Tensor, Tensor]:
     """Keys [..., D] to float8_e4m3fn with one fp32 scale each [...]; a key of zeros gets scale 1."""
     keys = keys.float()
-    scale = keys.abs().amax(-1) / E4M3_MAX
+    scale = divided(keys.abs().amax(-1), E4M3_MAX)
     scale = torch.where(scale == 0, 1.0, scale)
     return (keys / scale[..., None]).clamp(-E4M3_MAX, E4M3_MAX).to(torch.float8_e4m3fn), scale
 

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from kernels.errors import DtypeError, ShapeError
+from kernels.norm_ref import divided
 from kernels.nvfp4_ref import E2M1_MAX, e2m1_codes, e2m1_values, in_blocks, pack, unpack
 
 BLOCK = 32
@@ -28,7 +29,7 @@ def encode(w_NK: Tensor) -> tuple[Tensor, Tensor]:
         NumericsError: a weight is NaN or infinite.
     """
     blocks_NGB = in_blocks(w_NK, BLOCK, "MXFP4")
-    mantissa_NG, exponent_NG = torch.frexp(blocks_NGB.abs().amax(-1) / E2M1_MAX)
+    mantissa_NG, exponent_NG = torch.frexp(divided(blocks_NGB.abs().amax(-1), E2M1_MAX))
     # frexp gives mantissas in [0.5, 1): an exact 0.5 is a power of two already.
     exponent_NG = (exponent_NG - (mantissa_NG == 0.5).int()).clamp(EXPONENT_MIN, EXPONENT_MAX)
     exponent_NG = torch.where(mantissa_NG == 0, 0, exponent_NG)

@@ -24,6 +24,11 @@ def rounded(x: Tensor, dtype: torch.dtype) -> Tensor:
     return x if x.dtype == dtype else x.to(dtype)
 
 
+def divided(x: Tensor, by: float) -> Tensor:
+    """x / by, rounded once on every device: by a Python number torch divides on a GPU with its rounded inverse."""
+    return x / constant(by, x.device)
+
+
 def rms_norm_ref(x: Tensor, eps: float, weight_D: Tensor | None = None) -> Tensor:
     """x [..., D] float32 divided by the root of its mean square over the last axis, times the weight where given.
 

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from kernels.errors import DtypeError, NumericsError, ShapeError
+from kernels.norm_ref import divided
 
 BLOCK = 16
 E2M1_MAX = 6.0
@@ -60,9 +61,7 @@ def encode(
     blocks_NGB = in_blocks(w_NK, BLOCK, "NVFP4", check=check)
     if global_scale is None:
         amax = blocks_NGB.abs().amax((-3, -2, -1))
-        # By a tensor: on a GPU torch divides by a number with its rounded inverse, one bit off the CPU's quotient.
-        divisor = E2M1_MAX * (E4M3_MAX_FOUR_OVER_SIX if four_over_six else E4M3_MAX)
-        global_scale = amax / torch.full_like(amax, divisor)
+        global_scale = divided(amax, E2M1_MAX * (E4M3_MAX_FOUR_OVER_SIX if four_over_six else E4M3_MAX))
         global_scale = torch.where(global_scale == 0, 1.0, global_scale)
     global_scale = expand_global_scale(global_scale, w_NK.shape, check=check)
     g_N = global_scale[..., None, None]

@@ -60,7 +60,7 @@ class Scribe:
             raise RepoError("git is not on PATH", hint="install git 2.38 or newer") from error
         if done.returncode:
             raise RepoError(f"git {words[0]} failed: {done.stderr.strip() or done.stdout.strip()}")
-        return done.stdout.strip()
+        return done.stdout.rstrip("\n")
 
     def init(self, branch: str = "main") -> None:
         """Make the git directory, empty, with no template of the machine."""

@@ -20,9 +20,9 @@ from kernels.experts_plain import fp8_experts
 from kernels.experts_ref import fp8_experts_ref
 from kernels.fp8_block_ref import Fp8Experts
 
-# Of W8A8 against the reference that quantises too: the tensor core's sums of e4m3 products keep fewer bits than fp32,
-# and a hidden value that lies between two e4m3 numbers then moves by one of their steps.
-ERROR_LIMITS = {"e4m3": 2.5e-2, "bf16": 4.5e-3}
+# Of W8A8 against the reference that quantises too: on Hopper's tensor cores a product of e4m3 loses what is below 2^-13
+# of the largest in its sum, and a hidden value that lies between two e4m3 numbers then moves by one of their steps.
+ERROR_LIMITS = {"e4m3": 1.2e-2, "bf16": 4.5e-3}
 
 
 def encode(weight: Tensor) -> tuple[Tensor, Tensor]:

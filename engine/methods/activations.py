@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from kernels import nvfp4_ref
+from kernels.norm_ref import divided
 
 E4M3_MAX = 448.0
 GROUP = 128
@@ -34,7 +35,7 @@ def per_block_mxfp8(x_ND: Tensor) -> Tensor:
     """e4m3 with a power-of-two scale per 32 columns of a row."""
     blocks = x_ND.unflatten(-1, (-1, 32))
     amax = blocks.abs().amax(-1, keepdim=True)
-    return _e4m3(blocks, torch.exp2(torch.ceil(torch.log2(amax.clamp(min=2.0**-100) / E4M3_MAX)))).flatten(-2)
+    return _e4m3(blocks, torch.exp2(torch.ceil(torch.log2(divided(amax.clamp(min=2.0**-100), E4M3_MAX))))).flatten(-2)
 
 
 def per_block_nvfp4(x_ND: Tensor, input_scale: Tensor | None = None) -> Tensor:
@@ -46,7 +47,7 @@ def per_block_nvfp4(x_ND: Tensor, input_scale: Tensor | None = None) -> Tensor:
 
 
 def _scale_of(amax: Tensor) -> Tensor:
-    return torch.where(amax == 0, 1.0, amax / E4M3_MAX)
+    return torch.where(amax == 0, 1.0, divided(amax, E4M3_MAX))
 
 
 def _e4m3(x: Tensor, scale: Tensor) -> Tensor:

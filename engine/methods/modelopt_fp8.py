@@ -19,6 +19,7 @@ from engine.methods.base import MoEMethod, Packed
 from engine.runners import RUNNERS, MoeRunner
 from engine.topk import Bypassed, TopKOutput
 from kernels.errors import NumericsError
+from kernels.norm_ref import divided
 
 if TYPE_CHECKING:
     from engine.experts import FusedMoE
@@ -34,7 +35,7 @@ class ModelOptFp8MoEMethod(MoEMethod):
         if not torch.isfinite(w_ENK).all():
             raise NumericsError("FP8 weight holds NaN or infinite values: expected finite ones")
         amax_E = w_ENK.float().abs().amax((-2, -1))
-        scale_E = torch.where(amax_E == 0, 1.0, amax_E / E4M3_MAX)
+        scale_E = torch.where(amax_E == 0, 1.0, divided(amax_E, E4M3_MAX))
         codes = (w_ENK.float() / scale_E[:, None, None]).clamp(-E4M3_MAX, E4M3_MAX).to(torch.float8_e4m3fn)
         return Packed(codes, None, scale_E)
 

@@ -81,6 +81,16 @@ def test_the_series_follows_lines_that_moved_and_context_that_changed(checkout: 
     assert "line_23" not in text
 
 
+def test_a_patch_that_ends_in_blank_lines_keeps_them(checkout: Repo, tmp_path: Path) -> None:
+    path = checkout.path / "engine" / "a.py"
+    text = path.read_text(encoding="utf-8")
+    path.write_text(text.replace("line_32 = 32\nline_33 = 33\n", "\n\n"), encoding="utf-8")
+
+    refresh.refresh("HEAD")
+
+    assert "line_30 = 31\nline_31 = 31\n\n\nline_34" in apply_all(checkout, tmp_path)
+
+
 def test_a_conflict_names_the_patch_and_writes_nothing(checkout: Repo) -> None:
     path = checkout.path / "engine" / "a.py"
     path.write_text(path.read_text(encoding="utf-8").replace("line_30 = 30\n", "line_30 = 300\n"), encoding="utf-8")
