@@ -49,11 +49,13 @@ def submit(case: Case, kind: str, argument: dict[str, Any] | None = None) -> Job
     for job in case.store.jobs():
         if job.state in _OPEN and job.kind == kind and job.argument == argument:
             return job if alive(job) else start_worker(case, job)
-    job = case.store.add_job(Job(kind=kind, argument=argument))
     try:
-        return start_worker(case, job)
+        return start_worker(case, case.store.add_job(Job(kind=kind, argument=argument)))
     except KeyboardInterrupt:
-        case.store.request_cancel(job.id)  # whoever stops while it starts wants no worker either
+        # Whoever stops while it starts wants no worker either; the row may be there and nobody have its number yet.
+        for job in case.store.jobs():
+            if job.state in _OPEN and job.kind == kind and job.argument == argument:
+                case.store.request_cancel(job.id)
         raise
 
 

@@ -6,6 +6,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
@@ -106,6 +107,24 @@ def test_an_open_job_is_not_started_twice(open_case_on: Callable[[str], Case]) -
     assert len(case.store.jobs()) == 1
     jobs.cancel(case, first.id or 0)
     assert list(jobs.watch(case, first.id or 0))[-1].state == "cancelled"
+
+
+def test_whoever_stops_while_a_job_is_put_in_the_queue_leaves_none_behind(
+    open_case_on: Callable[[str], Case], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = open_case_on(QUICK)
+    add_job = type(case.store).add_job
+
+    def add_and_be_stopped(*arguments: Any) -> Job:
+        add_job(*arguments)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(type(case.store), "add_job", add_and_be_stopped)
+
+    with pytest.raises(KeyboardInterrupt):
+        jobs.submit(case, "run", {"probe": "p", "arm": "base"})
+
+    assert [(job.state, job.pid) for job in case.store.jobs()] == [("cancelled", None)]
 
 
 def test_work_that_cannot_be_done_fails_with_one_line(open_case_on: Callable[[str], Case]) -> None:

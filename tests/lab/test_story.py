@@ -31,8 +31,9 @@ QUICK = {
     r"--lengths \S+ --contexts \d+ --questions \d+": "--lengths 256,1024 --contexts 32 --questions 2",
     r"\[probe\.differential\](.|\n)*": "",
 }
-# And only what the symptom and the factor need.
+# And only what the symptom and the factor need, or the factor alone.
 TWO_PROBES = {r"\[probe\.kl\](.|\n)*": ""}
+SCALING_ALONE = {**TWO_PROBES, r"# The symptom(.|\n)*?(?=\[probe\.scaling\])": ""}
 # What no single reading of the diff would give away, and which probe sees it.
 HARMFUL = ("window-halved", "mix-transposed", "double-factor-silent", "index-keys-zero")
 
@@ -109,7 +110,7 @@ def test_a_harmful_patch_drawn_at_random_is_named_with_its_diff(demo: Repo) -> N
 
 
 def test_a_patch_that_multiplies_without_an_event_is_caught_by_its_exponent(demo: Repo) -> None:
-    rebuild(demo, harmful=(3, "double-factor-silent", "looks-harmless"), probes=TWO_PROBES)
+    rebuild(demo, harmful=(3, "double-factor-silent", "looks-harmless"), probes=SCALING_ALONE)
 
     with investigated(demo) as case:
         verdicts = case.store.verdicts(patch="looks-harmless")
