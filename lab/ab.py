@@ -23,7 +23,7 @@ def run_arm(case: Case, bench: Bench, *, probe: str, arm: str, seed: int | None 
     case.target.probe(probe)
     bench.fix = case.store.meta("fix") or ""
     parsed = parse_arm(arm, [patch.name for patch in case.store.patches()])
-    outcome = bench.start(probe, parsed, seed=seed).result()
+    outcome = bench.run(probe, parsed, seed=seed)
     state = "cached" if outcome.cached else f"{outcome.attempt.wall_s:.1f} s"
     reason = f": {outcome.attempt.reason}" if outcome.attempt.reason else ""
     return f"{probe} on {arm}: {outcome.attempt.status} ({state}){reason}"

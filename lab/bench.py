@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from typing import Self
 
@@ -32,6 +32,7 @@ TRACED = "traced"
 WORKERS = 2
 # Only these are evidence; the rest is kept and never counts.
 USABLE = ("ok", "good", "bad")
+_POLL_S = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +65,17 @@ class Outcome:
 def settled(attempt: Attempt) -> bool:
     """Whether running it again would only repeat it. What was stopped, killed or never started is not settled."""
     return attempt.status in USABLE or (attempt.status == "cannot_be_tested" and attempt.exit_code is not None)
+
+
+def outcome_of(future: Future[Outcome]) -> Outcome:
+    """What came of a run that `Bench.start` began.
+
+    Waits in short steps: a wait without a limit is not ended by a Ctrl-C that comes just before Python blocks, or that
+    the system gives to another thread.
+    """
+    while not wait((future,), timeout=_POLL_S).done:
+        pass
+    return future.result()
 
 
 class Bench:
@@ -134,8 +146,8 @@ class Bench:
             self._started[mark] = future
         return future
 
-    def run(self, probe: str, arm: Arm, *, seed: int | None = None) -> Outcome:
-        return self.start(probe, arm, seed=seed).result()
+    def run(self, probe: str, arm: Arm, *, seed: int | None = None, again: bool = False) -> Outcome:
+        return outcome_of(self.start(probe, arm, seed=seed, again=again))
 
     def _key(self, probe: Probe, assembled: Assembled, seed: int) -> str:
         return run_key(

@@ -93,7 +93,7 @@ def _by_difference(inquiry: Inquiry) -> Story:
 def noise_floor(inquiry: Inquiry, arm: Arm) -> str:
     """Run the same tree, probe and seed twice (A/A) and say in words what moved."""
     probe, store = inquiry.primary, inquiry.case.store
-    outcome = inquiry.bench.start(probe.name, arm, again=True).result()
+    outcome = inquiry.bench.run(probe.name, arm, again=True)
     counting = [attempt for attempt in store.attempts(outcome.run_id) if attempt.status in USABLE]
     if len(counting) < 2:
         return ""

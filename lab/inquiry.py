@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from lab.arms import Arm
-from lab.bench import Bench, Outcome
+from lab.bench import Bench, Outcome, outcome_of
 from lab.case import Case
 from lab.compare import compare
 from lab.judge import Judgement, judge
@@ -80,7 +80,7 @@ class Inquiry:
         listed = [seed for seed in self.case.target.probe(probe).seeds[1:] if seed not in known]
         seed = listed[0] if listed else max([*known, *self.case.target.probe(probe).seeds]) + 1
         for future in [self.bench.start(probe, arm, seed=seed) for arm in arms]:
-            future.result()
+            outcome_of(future)
         for arm in arms:
             self._extra_seeds.setdefault((probe, arm.name), []).append(seed)
 
