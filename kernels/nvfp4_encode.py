@@ -3,8 +3,8 @@
 Contract: as `nvfp4_ref.encode`, byte for byte for finite weights; the arithmetic is `nvfp4_codes`' and
 `nvfp4_round`'s.
 Live when: tensors lie on a GPU of sm_80 or newer. `_amax` runs unless the global scale is given and nothing is checked.
-FOUND: the global scale comes from that pass, otherwise from the caller. FOUR_OVER_SIX: the second quantisation and the
-two errors run. BF16: weights are the upper halves of fp32. FMA: as in `nvfp4_codes`. SWIZZLED: as in `nvfp4`.
+FOUND: the global scale comes from that pass, otherwise from the caller. FOUR_OVER_SIX: a second scale and the errors
+of both run. BF16: weights are the upper halves of fp32. FMA: as in `nvfp4_codes`. SWIZZLED: as in `nvfp4`.
 Floor: 2 (bf16) or 4 (fp32) bytes read and 0.5 + 1/16 written per weight, at copy bandwidth. Finding the global scale
 reads the weights once more, from memory where they exceed the L2 cache.
 """
@@ -25,7 +25,7 @@ from kernels.checks import interpreting, require, require_device
 from kernels.errors import DtypeError, NumericsError, ShapeError
 from kernels.launch import launch
 from kernels.nvfp4 import scale_place
-from kernels.nvfp4_codes import block_codes, plain
+from kernels.nvfp4_codes import better_scale, plain, plain_codes, rough_inverse
 from kernels.nvfp4_ref import (
     BLOCK,
     E2M1_MAX,
@@ -34,10 +34,10 @@ from kernels.nvfp4_ref import (
     expand_global_scale,
     swizzled_length,
 )
-from kernels.nvfp4_round import block_scale, scale_byte
+from kernels.nvfp4_round import block_scale, exact_codes, scale_byte
 
 PROGRAM_BLOCKS = 1024
-MAX_REGISTERS = 80  # so six programs of `_encode` share a multiprocessor
+MAX_REGISTERS = 80  # so 24 warps of `_encode` share a multiprocessor
 AMAX_WORDS = 2048
 AMAX_STEPS = 8
 # Of one matrix: the last program's places, those beyond the matrix too, stay within 32 bits.
@@ -83,10 +83,11 @@ def _amax(  # type: ignore[no-untyped-def]
 
 
 def _encode_metadata(grid: Any, kernel: Any, args: dict[str, Any]) -> dict[str, Any]:
-    """What a profiler is told of one launch; a quotient counts as five operations, the rounding as three."""
+    """What a profiler is told of one launch; a quotient counts as five operations, the rounding as three, a rough error
+    as five."""
     names = ("w_words", "words", "scales", "global_scale_E")
     moved = sum(args[name].numel() * args[name].element_size() for name in names)
-    flops = 2 * (5 + 3 + 4) if args["FOUR_OVER_SIX"] else 5 + 3
+    flops = 2 * 5 + 5 + 3 if args["FOUR_OVER_SIX"] else 5 + 3
     return {"name": "nvfp4_encode", "bytes": moved, "flops": flops * 8 * args["words"].numel()}
 
 
@@ -136,18 +137,28 @@ def _encode(  # type: ignore[no-untyped-def]
         high_BL = _half_blocks(w_words + b_B * (2 * HALF) + HALF, real_B, BF16)
         amax_B = tl.maximum(tl.max(tl.abs(low_BL), axis=1), tl.max(tl.abs(high_BL), axis=1))
         scale_B, step_B = block_scale(amax_B * unit, global_scale, unit, 6.0, FMA)
-        # Steps with 4 as the largest code are no smaller, so blocks that are plain with 6 are plain with 4.
-        all_plain = tl.min(plain(amax_B, step_B, global_scale, BF16).to(tl.int32), axis=0) == 1
-        low_word_B, high_word_B, error_B = block_codes(low_BL, high_BL, step_B, unit, all_plain, FMA)
+        inverse_B = rough_inverse(step_B, FMA)
+        short_B = plain(amax_B, step_B, global_scale, BF16)
         if FOUR_OVER_SIX:
+            # Steps with 4 as the largest code are no smaller, so blocks that are plain with 6 are plain with 4.
             four_scale_B, four_step_B = block_scale(amax_B * unit, global_scale, unit, 4.0, FMA)
-            four_low_word_B, four_high_word_B, four_error_B = block_codes(
-                low_BL, high_BL, four_step_B, unit, all_plain, FMA
-            )
-            four_B = four_error_B < error_B
+            four_inverse_B = rough_inverse(four_step_B, FMA)
+            four_B, sure_B = better_scale(low_BL, high_BL, step_B, inverse_B, four_step_B, four_inverse_B)
+            short_B = short_B & sure_B
+        if tl.min(short_B.to(tl.int32), axis=0) == 1:
+            if FOUR_OVER_SIX:
+                step_B = tl.where(four_B, four_step_B, step_B)
+                inverse_B = tl.where(four_B, four_inverse_B, inverse_B)
+            low_word_B, high_word_B = plain_codes(low_BL, high_BL, step_B, inverse_B, FMA)
+        else:
+            low_word_B, high_word_B, error_B = exact_codes(low_BL, high_BL, step_B, unit, FMA)
+            if FOUR_OVER_SIX:
+                four_low_word_B, four_high_word_B, four_error_B = exact_codes(low_BL, high_BL, four_step_B, unit, FMA)
+                four_B = four_error_B < error_B
+                low_word_B = tl.where(four_B, four_low_word_B, low_word_B)
+                high_word_B = tl.where(four_B, four_high_word_B, high_word_B)
+        if FOUR_OVER_SIX:
             scale_B = tl.where(four_B, four_scale_B, scale_B)
-            low_word_B = tl.where(four_B, four_low_word_B, low_word_B)
-            high_word_B = tl.where(four_B, four_high_word_B, high_word_B)
         word_BP = tl.join(low_word_B, high_word_B)
         tl.store(words + (b_B * 2)[:, None] + tl.arange(0, 2)[None, :], word_BP, mask=real_B[:, None])
         tl.store(scales + scale_place(first + b_B, COLUMNS, SWIZZLED), scale_byte(scale_B), mask=real_B)
@@ -212,8 +223,9 @@ def encode(
     scales = (torch.zeros if padded else torch.empty)((*stack, *scale_shape), dtype=torch.uint8, device=device)
     if num_matrices:
         num_tiles = triton.cdiv(rows * columns, PROGRAM_BLOCKS)
-        # Two blocks of a tile for each of 128 threads, or with both candidates one.
-        tile_blocks = 128 if four_over_six else 256
+        # Two blocks of a tile for each of 128 threads. With both candidates one for each of a warp's, so that few
+        # blocks share the long arithmetic of one whose errors are all but equal.
+        tile_blocks, num_warps = (32, 1) if four_over_six else (256, 4)
         launch(_encode, (num_matrices * num_tiles,))(
             w_words,
             amax_bits_E,
@@ -232,7 +244,7 @@ def encode(
             FMA=not interpreting(),
             BLOCKS=tile_blocks,
             STEPS=PROGRAM_BLOCKS // tile_blocks,
-            num_warps=4,
+            num_warps=num_warps,
             maxnreg=MAX_REGISTERS,
             # The reference rounds every product before it adds.
             enable_fp_fusion=False,

@@ -3,7 +3,7 @@
 Contract: fp32 that rounds as `nvfp4_ref` does, on every GPU and in the interpreter: each step is one addition, product
 or fused multiply-add, for neither Triton's `/` nor the interpreter's casts to small formats round to nearest. `unit` is
 a power of two that brings weights and divisors to where no product is cut short by fp32's range.
-Live when: `nvfp4_encode` runs: block scales and errors always, codes in the tiles that `nvfp4_codes` leaves to it. FMA:
+Live when: `nvfp4_encode` runs: block scales always, codes and errors in the tiles that `nvfp4_codes` leaves to it. FMA:
 a quotient is a product and its correction; otherwise, in the interpreter, which fuses nothing, a division.
 """
 
@@ -57,7 +57,7 @@ def scale_byte(scale_B):  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def squared_error(w_BL, value_BL, step_B):  # type: ignore[no-untyped-def]
+def _squared_error(w_BL, value_BL, step_B):  # type: ignore[no-untyped-def]
     """Sums of squares over half a block, in the reference's order: neighbours, then neighbouring pairs."""
     error_BL = w_BL - value_BL * step_B[:, None]
     error_BL = error_BL * error_BL
@@ -68,7 +68,7 @@ def squared_error(w_BL, value_BL, step_B):  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def exact_half(w_BL, step_B, unit, FMA: tl.constexpr):  # type: ignore[no-untyped-def]
+def _exact_half(w_BL, step_B, unit, FMA: tl.constexpr):  # type: ignore[no-untyped-def]
     """Eight codes as a word, the first in the lowest bits, and their squared error."""
     divisor_B = step_B * unit
     quotient_BL = _quotient(w_BL * unit, divisor_B[:, None], tl.div_rn(1.0, divisor_B)[:, None], FMA)
@@ -77,4 +77,12 @@ def exact_half(w_BL, step_B, unit, FMA: tl.constexpr):  # type: ignore[no-untype
     # An element whose quotient rounds to zero has no sign.
     code_BL = code_BL | tl.where(w_BL * unit < -_least(divisor_B)[:, None], 8, 0)
     word_B = tl.sum(code_BL << (tl.arange(0, 8) * 4)[None, :], axis=1)
-    return word_B, squared_error(tl.abs(w_BL), value_BL, step_B)
+    return word_B, _squared_error(tl.abs(w_BL), value_BL, step_B)
+
+
+@triton.jit
+def exact_codes(low_BL, high_BL, step_B, unit, FMA: tl.constexpr):  # type: ignore[no-untyped-def]
+    """The words of codes of the blocks' first and second halves, and the blocks' squared errors."""
+    low_word_B, low_error_B = _exact_half(low_BL, step_B, unit, FMA)
+    high_word_B, high_error_B = _exact_half(high_BL, step_B, unit, FMA)
+    return low_word_B, high_word_B, low_error_B + high_error_B

@@ -79,6 +79,30 @@ def next_to_every_boundary(global_scale_E: Tensor, numbers_N: Tensor = E4M3_NUMB
     return w_ENK
 
 
+def prefers_four(w_NK: Tensor, global_scale: Tensor) -> Tensor:
+    """Which rows of one block the reference encodes with 4 as the largest code, [N]."""
+    _, scale_N1, _ = nvfp4_ref.encode(w_NK, four_over_six=True, global_scale=global_scale)
+    return scale_N1[:, 0].float() != nvfp4_ref.encode(w_NK, global_scale=global_scale)[1][:, 0].float()
+
+
+def next_to_equal_errors(global_scale: Tensor, generator: torch.Generator) -> Tensor:
+    """[N, 16]: blocks whose fourth weight is where the reference's choice of a scale changes, and floats around it."""
+    w_NK = torch.randn(256, 16, generator=generator) * global_scale * 400
+    w_NK[:, 0] = w_NK.abs().amax(-1)
+    low_N, high_N = torch.zeros(256, dtype=torch.int32), w_NK[:, 0].clone().view(torch.int32)
+    w_NK[:, 3] = 0.0
+    at_low_N = prefers_four(w_NK, global_scale)
+    for _ in range(32):
+        middle_N = low_N + (high_N - low_N) // 2
+        w_NK[:, 3] = middle_N.view(torch.float32)
+        as_low_N = prefers_four(w_NK, global_scale) == at_low_N
+        low_N, high_N = torch.where(as_low_N, middle_N, low_N), torch.where(as_low_N, high_N, middle_N)
+    around_NC = low_N[:, None] + torch.tensor([-300, -30, -3, 0, 1, 4, 31, 301])
+    w_NCK = w_NK[:, None].repeat(1, around_NC.shape[1], 1)
+    w_NCK[..., 3] = around_NC.int().view(torch.float32)
+    return w_NCK.flatten(0, 1)
+
+
 def smallest_under_the_largest_steps(dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """The smallest weights beside a large one, under the largest global scale that leaves them plain and twice that."""
     global_scale_E = torch.tensor([1.0, 2.0]) * (2.0**7 if dtype == torch.bfloat16 else 2.0**-9)
@@ -136,6 +160,7 @@ def test_a_stack_longer_than_a_program_and_one_without_matrices_encode(device: s
 
 
 @pytest.mark.interpreter
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_block_scales_round_as_the_reference_next_to_every_e4m3_number_and_midpoint(device: str) -> None:
     for power in TWO_ARITHMETICS:
         for four_over_six in (False, True):
@@ -151,10 +176,23 @@ def test_codes_round_as_the_reference_next_to_every_boundary(device: str) -> Non
 
 
 @pytest.mark.interpreter
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_the_better_of_two_scales_is_the_references_next_to_equal_errors(
+    generator: torch.Generator, device: str
+) -> None:
+    for power in TWO_ARITHMETICS:
+        global_scale = torch.tensor(1.3 * power)
+        w_NK = next_to_equal_errors(global_scale, generator)
+        assert 0.3 < prefers_four(w_NK, global_scale).float().mean() < 0.7
+
+        assert_encodes_as_the_reference(w_NK, device, four_over_six=True, global_scale=global_scale)
+
+
+@pytest.mark.interpreter
 @pytest.mark.skipif(torch.cuda.is_available(), reason="compiled kernels keep what was called")
 def test_usual_weights_take_the_short_arithmetic(monkeypatch: pytest.MonkeyPatch, generator: torch.Generator) -> None:
     w_NK = torch.randn(130, 48, generator=generator) * 0.02
-    monkeypatch.setattr(nvfp4_codes, "exact_half", None)
+    monkeypatch.setattr(nvfp4_encode, "exact_codes", None)
 
     for w in (w_NK, w_NK.bfloat16()):
         for four_over_six in (False, True):
@@ -196,7 +234,13 @@ def test_the_quotient_by_fused_multiply_adds_gives_the_same_bytes(
         return interpreter.TensorHandle(exact.astype(np.float32), z.dtype.scalar)
 
     monkeypatch.setattr(interpreter.InterpreterBuilder, "create_fma", fused)
+
+    def last_bit_off(step_B: Any, FMA: Any) -> Any:
+        inverse_B = nvfp4_codes.tl.div_rn(1.0, step_B).to(nvfp4_codes.tl.int32, bitcast=True)
+        return (inverse_B + (inverse_B & 1)).to(nvfp4_codes.tl.float32, bitcast=True)
+
     monkeypatch.setattr(nvfp4_encode, "interpreting", lambda: False)
+    monkeypatch.setattr(nvfp4_encode, "rough_inverse", last_bit_off)
     for power in TWO_ARITHMETICS:
         global_scale_E = (torch.rand(4, generator=generator) + 0.01) * power
         assert_encodes_as_the_reference(next_to_every_boundary(global_scale_E), "cpu", global_scale=global_scale_E)

@@ -23,11 +23,12 @@ def launches(tmp_path_factory: pytest.TempPathFactory) -> list[Compiled]:
     return compiled(LAUNCHES, tmp_path_factory.mktemp("nvfp4"))
 
 
-def test_six_programs_or_more_fit_a_multiprocessor_without_spilling(launches: list[Compiled]) -> None:
+def test_24_warps_or_more_fit_a_multiprocessor_and_spill_next_to_nothing(launches: list[Compiled]) -> None:
     assert [launch.name for launch in launches] == ["_amax", "_encode", "_encode", "_decode"]
     for launch in launches:
-        assert launch.stack_bytes == 0
-        assert launch.registers <= 65536 // (6 * 128)
+        # Where a program is one warp a constant or two of the long arithmetic lie in memory.
+        assert launch.stack_bytes <= (8 if launch.name == "_encode" else 0)
+        assert launch.registers <= 65536 // (24 * 32)
 
 
 def test_memory_is_moved_in_wide_words(launches: list[Compiled]) -> None:
@@ -42,17 +43,19 @@ def test_memory_is_moved_in_wide_words(launches: list[Compiled]) -> None:
 def test_weights_are_divided_by_multiplying_and_nothing_else_is_fused(launches: list[Compiled]) -> None:
     _, encode, four_over_six, _ = launches
 
-    # A thread has 32 weights in 2 blocks, or with both candidates 16 in 1. A weight takes two to be divided and two to
-    # be rounded, the second of which only errors need, or two in all by the long arithmetic; a block's inverse takes
-    # two, and so does its scale.
-    assert encode.ptx.count("fma.rn.f32") == (3 + 2) * 32 + (2 + 2) * 2
-    assert four_over_six.ptx.count("fma.rn.f32") == 2 * ((4 + 2) * 16 + (2 + 2))
-    # The global scale, the inverse of what block scales divide by, and by either arithmetic an inverse a block.
-    assert encode.ptx.count("div.rn.f32") == 1 + 1 + 2 * 2
-    assert four_over_six.ptx.count("div.rn.f32") == 2 * (1 + 2)
+    # A thread has 32 weights in 2 blocks, or with both candidates 16 in 1. A weight takes two to be divided and one to
+    # be rounded, or two in all by the long arithmetic; a block's inverse takes four, and its scale two.
+    assert encode.ptx.count("fma.rn.f32") == (3 + 2) * 32 + (4 + 2) * 2
+    # With both candidates a weight takes two for each of its rough errors, the long arithmetic twice two, and the block
+    # a scale more and what decides whether to trust the errors.
+    assert four_over_six.ptx.count("fma.rn.f32") == (2 * 2 + 3 + 2 * 2) * 16 + (4 + 2 * 2 + 1)
+    # The global scale, the inverse of what block scales divide by, and in the long arithmetic an inverse a block.
+    assert encode.ptx.count("div.rn.f32") == 1 + 1 + 2
+    assert four_over_six.ptx.count("div.rn.f32") == 2 * (1 + 1)
+    assert encode.ptx.count("rcp.approx.ftz.f32") == four_over_six.ptx.count("rcp.approx.ftz.f32") == 2
     for launch in launches:
         assert "div.full" not in launch.ptx
-        assert ".ftz" not in launch.ptx  # codes lie in fp32's subnormals
+        assert launch.ptx.count(".ftz") == launch.ptx.count("rcp.approx.ftz")  # codes lie in fp32's subnormals
 
 
 def test_each_launch_says_what_it_moves(launches: list[Compiled]) -> None:
