@@ -157,7 +157,8 @@ def better_scale(low_BL, high_BL, step_B, inverse_B, four_step_B, four_inverse_B
     2, 2^-19.8 below 4 and 2^-19.3 above, so a squared error next to it (at least 1/4, 1/2, 1) by 2^-16 of itself;
     the reference rounds the decoded weight, by 2^-21.4 of a step: as 2 a b <= a^2 / c + c b^2, another 2^-16 of the
     error and, with 16 weights, 2^-22 of the step's square; and sums of 16 squares round by 2^-19.
-    Twice as much is asked for. The second step is the larger one, and below it no float here overflows.
+    Twice as much is asked for. The second step is the larger one; below LARGEST_ROUGH_STEP its 2^126-fold is finite.
+    Equal steps give equal errors, of which the reference keeps the first scale's.
     """
     error_B = _rough_error(low_BL, high_BL, step_B, inverse_B)
     four_error_B = _rough_error(low_BL, high_BL, four_step_B, four_inverse_B)

@@ -2,9 +2,10 @@
 
 Contract: as `nvfp4_ref.encode`, byte for byte for finite weights; the arithmetic is `nvfp4_codes`' and
 `nvfp4_round`'s.
-Live when: tensors lie on a GPU of sm_80 or newer. `_amax` runs unless the global scale is given and nothing is checked.
-FOUND: the global scale comes from that pass, otherwise from the caller. FOUR_OVER_SIX: a second scale and the errors
-of both run. BF16: weights are the upper halves of fp32. FMA: as in `nvfp4_codes`. SWIZZLED: as in `nvfp4`.
+Live when: tensors lie on a GPU of sm_80 or newer. `nvfp4_amax` runs unless the global scale is given and nothing is
+checked. FOUND: the global scale comes from that pass, otherwise from the caller. SEARCH: a launch looks through the
+matrices of the next one as well, as long stacks do with four over six. FOUR_OVER_SIX: a second scale and the errors of
+both run. BF16: weights are the upper halves of fp32. FMA: as in `nvfp4_codes`. SWIZZLED: as in `nvfp4`.
 Floor: 2 (bf16) or 4 (fp32) bytes read and 0.5 + 1/16 written per weight, at copy bandwidth. Finding the global scale
 reads the weights once more, from memory where they exceed the L2 cache.
 """
@@ -25,6 +26,7 @@ from kernels.checks import interpreting, require, require_device
 from kernels.errors import DtypeError, NumericsError, ShapeError
 from kernels.launch import launch
 from kernels.nvfp4 import scale_place
+from kernels.nvfp4_amax import largest, search
 from kernels.nvfp4_codes import better_scale, plain, plain_codes, rough_inverse
 from kernels.nvfp4_ref import (
     BLOCK,
@@ -37,12 +39,15 @@ from kernels.nvfp4_ref import (
 from kernels.nvfp4_round import block_scale, exact_codes, scale_byte
 
 PROGRAM_BLOCKS = 1024
-MAX_REGISTERS = 80  # so 24 warps of `_encode` share a multiprocessor
-AMAX_WORDS = 2048
-AMAX_STEPS = 8
-# Of one matrix: the last program's places, those beyond the matrix too, stay within 32 bits.
-MAX_ELEMENTS = 2**31 - 2 * AMAX_WORDS * AMAX_STEPS
+# With four over six a launch of about so many programs looks through the matrices of the next one as well. They are
+# shorter, as the next launch waits for the last.
+SEARCHING_PROGRAM_BLOCKS = 512
+SEARCHING_PROGRAMS = 2**16
+SEARCHED_WORDS = tl.constexpr(128)  # at a time, 16 bytes a thread
 INFINITY_BITS = 0x7F800000
+MAX_REGISTERS = 80  # so 24 warps of `_encode` share a multiprocessor
+# Of one matrix: the last program's places, those beyond the matrix too, stay within 32 bits.
+MAX_ELEMENTS = 2**31 - 2 * PROGRAM_BLOCKS * BLOCK
 
 
 @triton.jit
@@ -56,54 +61,33 @@ def _half_blocks(words, real_B, BF16: tl.constexpr):  # type: ignore[no-untyped-
     return word_BW.to(tl.float32, bitcast=True)
 
 
-def _amax_metadata(grid: Any, kernel: Any, args: dict[str, Any]) -> dict[str, Any]:
-    return {"name": "nvfp4_amax", "bytes": args["w_words"].numel() * 4, "flops": 0}
-
-
-@triton.jit(launch_metadata=_amax_metadata)
-def _amax(  # type: ignore[no-untyped-def]
-    w_words, amax_bits_E, num_blocks, num_tiles, BF16: tl.constexpr, WORDS: tl.constexpr, STEPS: tl.constexpr
-):
-    matrix = (tl.program_id(0) // num_tiles).to(tl.int64)
-    first = tl.program_id(0) % num_tiles * (WORDS * STEPS)
-    PER_BLOCK: tl.constexpr = 8 if BF16 else 16
-    w_words += matrix * num_blocks * PER_BLOCK + first
-    largest_W = tl.zeros([WORDS], tl.int32)
-    for step in range(STEPS):
-        w_W = step * WORDS + tl.arange(0, WORDS)
-        word_W = tl.load(w_words + w_W, mask=first + w_W < num_blocks * PER_BLOCK, other=0)
-        # Without their signs magnitudes order as integers do, infinity and NaN last.
-        if BF16:
-            largest_W = tl.maximum(largest_W, (word_W << 16) & 0x7FFFFFFF)
-            largest_W = tl.maximum(largest_W, word_W & 0x7FFF0000)
-        else:
-            largest_W = tl.maximum(largest_W, word_W & 0x7FFFFFFF)
-    # An integer maximum is the same in any order.
-    tl.atomic_max(amax_bits_E + matrix, tl.max(largest_W, axis=0), sem="relaxed")
-
-
 def _encode_metadata(grid: Any, kernel: Any, args: dict[str, Any]) -> dict[str, Any]:
     """What a profiler is told of one launch; a quotient counts as five operations, the rounding as three, a rough error
     as five."""
-    names = ("w_words", "words", "scales", "global_scale_E")
-    moved = sum(args[name].numel() * args[name].element_size() for name in names)
+    num_blocks, encoded = args["num_blocks"], grid[0] // args["num_tiles"]
+    searched = min(encoded, max(0, args["num_matrices"] - args["first_matrix"] - encoded)) if args["SEARCH"] else 0
+    moved = encoded * (args["scale_stride"] + num_blocks * 8 + 4)
+    moved += (encoded + searched) * num_blocks * (32 if args["BF16"] else 64)
     flops = 2 * 5 + 5 + 3 if args["FOUR_OVER_SIX"] else 5 + 3
-    return {"name": "nvfp4_encode", "bytes": moved, "flops": flops * 8 * args["words"].numel()}
+    return {"name": "nvfp4_encode", "bytes": moved, "flops": flops * 16 * num_blocks * encoded}
 
 
-@triton.jit(launch_metadata=_encode_metadata)
+@triton.jit(launch_metadata=_encode_metadata, do_not_specialize=["first_matrix", "num_matrices"])
 def _encode(  # type: ignore[no-untyped-def]
     w_words,
     amax_bits_E,
     words,
     scales,
     global_scale_E,
+    first_matrix,
+    num_matrices,
     num_blocks,
     num_tiles,
     scale_stride,
     DIVISOR: tl.constexpr,
     COLUMNS: tl.constexpr,
     FOUND: tl.constexpr,
+    SEARCH: tl.constexpr,
     FOUR_OVER_SIX: tl.constexpr,
     SWIZZLED: tl.constexpr,
     BF16: tl.constexpr,
@@ -111,10 +95,17 @@ def _encode(  # type: ignore[no-untyped-def]
     BLOCKS: tl.constexpr,
     STEPS: tl.constexpr,
 ):
-    matrix = (tl.program_id(0) // num_tiles).to(tl.int64)
+    matrix = (first_matrix + tl.program_id(0) // num_tiles).to(tl.int64)
     first = tl.program_id(0) % num_tiles * (BLOCKS * STEPS)
     # Only where a program starts needs 64 bits.
     HALF: tl.constexpr = 4 if BF16 else 8
+    if SEARCH:
+        searched = matrix + tl.num_programs(0) // num_tiles
+        if searched < num_matrices:
+            PASSES: tl.constexpr = BLOCKS * STEPS * 2 * HALF // SEARCHED_WORDS
+            searched_words = w_words + (searched * num_blocks + first) * (2 * HALF)
+            bits = largest(searched_words, (num_blocks - first) * (2 * HALF), BF16, FMA, SEARCHED_WORDS, PASSES)
+            tl.atomic_max(amax_bits_E + searched, bits, sem="relaxed")
     w_words += (matrix * num_blocks + first) * (2 * HALF)
     words += (matrix * num_blocks + first) * 2
     scales += matrix * scale_stride
@@ -206,47 +197,57 @@ def encode(
         global_scale_E = torch.empty(stack, dtype=torch.float32, device=device)
     else:
         global_scale_E = expand_global_scale(global_scale, w_NK.shape, check=check).contiguous()
-    amax_bits_E = None
-    if num_matrices and (global_scale is None or check):
-        amax_bits_E = torch.zeros(num_matrices, dtype=torch.int32, device=device)
-        num_tiles = triton.cdiv(num_elements // (2 if bf16 else 1), AMAX_WORDS * AMAX_STEPS)
-        launch(_amax, (num_matrices * num_tiles,))(
-            w_words, amax_bits_E, rows * columns, num_tiles, BF16=bf16, WORDS=AMAX_WORDS, STEPS=AMAX_STEPS, num_warps=4
-        )
-        if check:
-            finite = bool((amax_bits_E < INFINITY_BITS).all())
-            require(finite, NumericsError, "NVFP4 weight", "NaN or infinite values", "finite ones")
     scale_shape = (swizzled_length(rows, columns),) if swizzled else (rows, columns)
     codes = torch.empty(*stack, rows, columns * (BLOCK // 2), dtype=torch.uint8, device=device)
     # Rows and columns that only fill a tile of the swizzled order have no block to write them.
     padded = swizzled and scale_shape[0] != rows * columns
     scales = (torch.zeros if padded else torch.empty)((*stack, *scale_shape), dtype=torch.uint8, device=device)
-    if num_matrices:
-        num_tiles = triton.cdiv(rows * columns, PROGRAM_BLOCKS)
-        # Two blocks of a tile for each of 128 threads. With both candidates one for each of a warp's, so that few
-        # blocks share the long arithmetic of one whose errors are all but equal.
-        tile_blocks, num_warps = (32, 1) if four_over_six else (256, 4)
-        launch(_encode, (num_matrices * num_tiles,))(
+    amax_bits_E = None
+    searching = four_over_six and global_scale is None
+    program_blocks = SEARCHING_PROGRAM_BLOCKS if searching else PROGRAM_BLOCKS
+    num_tiles = triton.cdiv(rows * columns, program_blocks)
+    # Four over six is bound by its instructions and a search by memory: a launch searches the next one's matrices.
+    span = triton.cdiv(SEARCHING_PROGRAMS, num_tiles) if searching else num_matrices
+    if num_matrices and (global_scale is None or check):
+        amax_bits_E = torch.zeros(num_matrices, dtype=torch.int32, device=device)
+        search(w_words, amax_bits_E, min(span, num_matrices), rows * columns, bf16)
+    if check and global_scale is not None:
+        _require_finite(amax_bits_E)
+    # Two blocks of a tile for each of 128 threads. With both candidates one for each of a warp's, so that few blocks
+    # share the long arithmetic of one whose errors are all but equal.
+    tile_blocks, num_warps = (32, 1) if four_over_six else (256, 4)
+    for first_matrix in range(0, num_matrices, max(span, 1)):
+        launch(_encode, (min(span, num_matrices - first_matrix) * num_tiles,))(
             w_words,
             amax_bits_E,
             codes.view(torch.int32),
             scales,
             global_scale_E,
+            first_matrix,
+            num_matrices,
             rows * columns,
             num_tiles,
             math.prod(scale_shape),
             DIVISOR=E2M1_MAX * (E4M3_MAX_FOUR_OVER_SIX if four_over_six else E4M3_MAX),
             COLUMNS=columns if swizzled else 0,
             FOUND=global_scale is None,
+            SEARCH=searching and num_matrices > span,
             FOUR_OVER_SIX=four_over_six,
             SWIZZLED=swizzled,
             BF16=bf16,
             FMA=not interpreting(),
             BLOCKS=tile_blocks,
-            STEPS=PROGRAM_BLOCKS // tile_blocks,
+            STEPS=program_blocks // tile_blocks,
             num_warps=num_warps,
             maxnreg=MAX_REGISTERS,
             # The reference rounds every product before it adds.
             enable_fp_fusion=False,
         )
+    if check and global_scale is None:
+        _require_finite(amax_bits_E)
     return codes, scales.view(torch.float8_e4m3fn), global_scale_E
+
+
+def _require_finite(amax_bits_E: Tensor | None) -> None:
+    finite = amax_bits_E is None or bool((amax_bits_E < INFINITY_BITS).all())
+    require(finite, NumericsError, "NVFP4 weight", "NaN or infinite values", "finite ones")

@@ -8,8 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from kernels import dispatch, nvfp4, nvfp4_codes, nvfp4_encode, nvfp4_ref
+from kernels import dispatch, nvfp4, nvfp4_amax, nvfp4_codes, nvfp4_encode, nvfp4_ref
 from kernels.errors import DtypeError, NumericsError, ShapeError
+from kernels.launch import heard
 
 E4M3_NUMBERS = torch.arange(1, 127, dtype=torch.uint8).view(torch.float8_e4m3fn).float()
 # Fp32 weights are plain up to a global scale of 2^-9, so that the first of these takes the short arithmetic.
@@ -160,6 +161,28 @@ def test_a_stack_longer_than_a_program_and_one_without_matrices_encode(device: s
 
 
 @pytest.mark.interpreter
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_launches_that_search_the_next_ones_matrices_find_the_scale_of_each(
+    dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch, generator: torch.Generator, device: str
+) -> None:
+    monkeypatch.setattr(nvfp4_encode, "SEARCHING_PROGRAMS", 4)
+    monkeypatch.setattr(nvfp4_encode, "SEARCHING_PROGRAM_BLOCKS", 128)
+    w_ENK = (torch.randn(5, 34, 64, generator=generator) * torch.arange(1, 6)[:, None, None]).to(dtype)
+    for matrix, row, column in ((0, 3, 2), (1, 33, 63), (2, 0, 0), (3, 31, 62), (4, 32, 1)):
+        w_ENK[matrix, row, column] = -(20.0 + matrix)
+
+    with heard() as launches:
+        assert_encodes_as_the_reference(w_ENK, device, four_over_six=True)
+
+    # A matrix has one tile of 128 blocks and one of 8, so two matrices make a launch.
+    assert [launch.name for launch in launches] == ["amax", "_encode", "_encode", "_encode"]
+    w_ENK[4, 33, 63] = float("nan")
+    with pytest.raises(NumericsError, match="NaN or infinite values"):
+        nvfp4_encode.encode(w_ENK.to(device), four_over_six=True)
+
+
+@pytest.mark.interpreter
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_block_scales_round_as_the_reference_next_to_every_e4m3_number_and_midpoint(device: str) -> None:
     for power in TWO_ARITHMETICS:
@@ -241,6 +264,8 @@ def test_the_quotient_by_fused_multiply_adds_gives_the_same_bytes(
 
     monkeypatch.setattr(nvfp4_encode, "interpreting", lambda: False)
     monkeypatch.setattr(nvfp4_encode, "rough_inverse", last_bit_off)
+    larger = nvfp4_amax._larger
+    monkeypatch.setattr(nvfp4_amax, "_larger", lambda largest, word, BF16, _: larger(largest, word, BF16, False))
     for power in TWO_ARITHMETICS:
         global_scale_E = (torch.rand(4, generator=generator) + 0.01) * power
         assert_encodes_as_the_reference(next_to_every_boundary(global_scale_E), "cpu", global_scale=global_scale_E)

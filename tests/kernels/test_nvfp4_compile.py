@@ -8,12 +8,15 @@ from tests.kernels.compiling import Compiled, compiled
 
 LAUNCHES = """
 from kernels.nvfp4 import decode
+from kernels import nvfp4_encode
 from kernels.nvfp4_encode import encode
 
 w = torch.zeros(2, 512, 4096, dtype=torch.bfloat16)
 codes, scale, global_scale = encode(w, check=False)
 encode(w, four_over_six=True, swizzled=True, global_scale=torch.ones(2), check=False)
 decode(codes, scale, global_scale, dtype=torch.bfloat16)
+nvfp4_encode.SEARCHING_PROGRAMS = 256  # those of one matrix
+encode(w, four_over_six=True, check=False)
 """
 WEIGHTS = 2 * 512 * 4096
 
@@ -24,7 +27,15 @@ def launches(tmp_path_factory: pytest.TempPathFactory) -> list[Compiled]:
 
 
 def test_24_warps_or_more_fit_a_multiprocessor_and_spill_next_to_nothing(launches: list[Compiled]) -> None:
-    assert [launch.name for launch in launches] == ["_amax", "_encode", "_encode", "_decode"]
+    assert [launch.name for launch in launches] == [
+        "amax",
+        "_encode",
+        "_encode",
+        "_decode",
+        "amax",
+        "_encode",
+        "_encode",
+    ]
     for launch in launches:
         # Where a program is one warp a constant or two of the long arithmetic lie in memory.
         assert launch.stack_bytes <= (8 if launch.name == "_encode" else 0)
@@ -32,16 +43,18 @@ def test_24_warps_or_more_fit_a_multiprocessor_and_spill_next_to_nothing(launche
 
 
 def test_memory_is_moved_in_wide_words(launches: list[Compiled]) -> None:
-    amax, encode, _, decode = launches
+    amax, encode, _, decode, _, searching, _ = launches
 
-    for launch in (amax, encode):
-        assert launch.ptx.count("ld.global.v4.b32") == 4  # 32 bf16 weights a thread
+    assert amax.ptx.count("ld.global.v4.b32") == 8 + 1  # 64 bf16 weights a thread, or 8 where a matrix ends
+    assert amax.ptx.count("max.NaN.bf16x2") == 4 * (8 + 1)
+    assert searching.ptx.count("ld.global.v4.b32") == 8 + 1 + 2
+    assert encode.ptx.count("ld.global.v4.b32") == 4  # 32 bf16 weights a thread
     assert decode.ptx.count("st.global.v4.b32") == 4
     assert decode.ptx.count("cvt.rn.bf16x2.f32") == 16
 
 
 def test_weights_are_divided_by_multiplying_and_nothing_else_is_fused(launches: list[Compiled]) -> None:
-    _, encode, four_over_six, _ = launches
+    _, encode, four_over_six, *_ = launches
 
     # A thread has 32 weights in 2 blocks, or with both candidates 16 in 1. A weight takes two to be divided and one to
     # be rounded, or two in all by the long arithmetic; a block's inverse takes four, and its scale two.
@@ -59,9 +72,13 @@ def test_weights_are_divided_by_multiplying_and_nothing_else_is_fused(launches: 
 
 
 def test_each_launch_says_what_it_moves(launches: list[Compiled]) -> None:
-    amax, encode, _, decode = (launch.launch for launch in launches)
+    amax, encode, _, decode, half_amax, searching, last = (launch.launch for launch in launches)
 
     packed = WEIGHTS // 2 + WEIGHTS // 16 + 2 * 4
     assert amax == {"name": "nvfp4_amax", "bytes": 2 * WEIGHTS, "flops": 0}
     assert encode == {"name": "nvfp4_encode", "bytes": 2 * WEIGHTS + packed, "flops": 8 * WEIGHTS}
     assert decode == {"name": "nvfp4_decode", "bytes": 2 * WEIGHTS + packed, "flops": 2 * WEIGHTS}
+    half = WEIGHTS + packed // 2
+    assert half_amax["bytes"] == WEIGHTS
+    assert searching == {"name": "nvfp4_encode", "bytes": half + WEIGHTS, "flops": 18 * WEIGHTS // 2}
+    assert last == {"name": "nvfp4_encode", "bytes": half, "flops": 18 * WEIGHTS // 2}
