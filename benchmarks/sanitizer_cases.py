@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import fields, replace
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import Tensor
@@ -24,6 +25,7 @@ LIMIT = 10.0
 # Token counts that meet every tile which is ever chosen; a test holds them to it.
 HOPPER_EXPERTS, HOPPER_TOPK, HOPPER_TOKENS = 9, 3, (1, 9, 35, 119, 150, 190, 401)
 PLAIN_EXPERTS, PLAIN_TOPK, PLAIN_TOKENS = 5, 2, (3, 61, 301)
+FLOATS = (torch.float32, torch.bfloat16)
 
 
 def _generator() -> torch.Generator:
@@ -114,6 +116,7 @@ def index_select(device: str) -> None:
 
 def nvfp4(device: str) -> None:
     """Decode and encode, linear and swizzled, fp32 and bf16, one matrix and a stack of them, by either arithmetic."""
+    from kernels import nvfp4_encode
     from kernels.nvfp4 import decode
     from kernels.nvfp4_encode import encode
 
@@ -125,8 +128,12 @@ def nvfp4(device: str) -> None:
             for four_over_six in (False, True):
                 for part in weights:
                     parts = encode(part, four_over_six=four_over_six, swizzled=swizzled, check=False)
-            for dtype in (torch.float32, torch.bfloat16):
+            for dtype in FLOATS:
                 decode(*parts, swizzled=swizzled, dtype=dtype)
+    # Launches so short that each searches the matrices of the next.
+    with patch.object(nvfp4_encode, "SEARCHING_PROGRAMS", 1):
+        for w in (torch.randn(5, 130, 208, generator=_generator()).to(device, dtype) for dtype in FLOATS):
+            nvfp4_encode.encode(w, four_over_six=True, check=False)
 
 
 def experts_fp8(device: str) -> None:

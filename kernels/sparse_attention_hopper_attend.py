@@ -8,7 +8,8 @@ registers, and writes the output. Barriers: `asked`, the query lies in shared me
 to be multiplied by is known. That a stage's probabilities may be written needs no barrier, as `full` of a stage comes
 after its last `empty`; packed there is room for those of one stage only, so they wait for the product before them.
 Live when: always. PACKED: keys are fp16, and so becomes the query, each head times a power of two that brings its
-largest element to 2^14..2^15: elements down to 2^-31 of the largest stay exact. WHOLE, ROTATE: as in
+largest element to 2^14..2^15: elements down to 2^-31 of the largest stay exact; its first half stays in registers of
+`_softmax`, which leaves room in shared memory for keys on their way. WHOLE, ROTATE: as in
 `sparse_attention_part`; a whole output in bf16 goes through shared memory, which writes full lines.
 """
 
@@ -38,6 +39,7 @@ TILE = gl.constexpr(gl.NVMMASharedLayout(128, 16, 2))
 
 @gluon.jit
 def _softmax(  # type: ignore[no-untyped-def]
+    q_HD,
     q_shared,
     k_shared,
     p_shared,
@@ -53,21 +55,36 @@ def _softmax(  # type: ignore[no-untyped-def]
     sinks_H,
     lse_H,
     num_blocks,
+    PACKED: gl.constexpr,
     WHOLE: gl.constexpr,
 ):
     MMA: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, N, 16])
+    Q: gl.constexpr = gl.DotOperandLayout(0, MMA, 2)
     ROW: gl.constexpr = gl.SliceLayout(1, MMA)
     max_H = gl.full([H], float("-inf"), gl.float32, ROW)
     sum_H = gl.zeros([H], gl.float32, ROW)
     zero = gl.zeros([H, N], gl.float32, MMA)
+    if PACKED:
+        head_H = gl.arange(0, H, layout=gl.SliceLayout(1, Q))
+        d_D = gl.arange(0, D // 2, layout=gl.SliceLayout(0, Q))
+        q = gl.load(q_HD + head_H[:, None] * D + d_D[None, :])
     mbarrier.wait(asked, 0)
     # What the query's heads were multiplied by is taken back here.
     scale_H = factor.load(ROW) * scale
+    if PACKED:
+        q = (q.to(gl.float32) * (1.0 / factor.load(gl.SliceLayout(1, Q)))[:, None]).to(gl.float16)
     for i in range(num_blocks):
         stage = i % STAGES
         mbarrier.wait(full.index(stage), i // STAGES & 1)
         fence_async_shared()
-        logit_HN = warpgroup_mma(q_shared, k_shared.index(stage).permute([1, 0]), zero, use_acc=False, is_async=True)
+        k_ND = k_shared.index(stage)
+        if PACKED:
+            first_DN = k_ND.slice(0, D // 2, dim=1).permute([1, 0])
+            second_DN = k_ND.slice(D // 2, D // 2, dim=1).permute([1, 0])
+            logit_HN = warpgroup_mma(q, first_DN, zero, use_acc=False, is_async=True)
+            logit_HN = warpgroup_mma(q_shared, second_DN, logit_HN, is_async=True)
+        else:
+            logit_HN = warpgroup_mma(q_shared, k_ND.permute([1, 0]), zero, use_acc=False, is_async=True)
         bias_N = bias.index(stage).load(gl.SliceLayout(0, MMA))
         logit_HN = warpgroup_mma_wait(0, deps=[logit_HN])
         logit_HN = logit_HN * scale_H[:, None] + bias_N[None, :]
@@ -113,7 +130,9 @@ def _ask(q_HD, q_shared, factor, asked, PACKED: gl.constexpr):  # type: ignore[n
         exponent_H = gl.maximum(exponent_H, 15)  # below, the inverse would be no normal number
         factor_H = ((268 - exponent_H) << 23).to(gl.float32, bitcast=True)
         inverse_H = ((exponent_H - 14) << 23).to(gl.float32, bitcast=True)
-        q_shared.store((q.to(gl.float32) * factor_H[:, None]).to(gl.float16))
+        # The first half of the channels is with the warps that multiply by it.
+        q = (q.to(gl.float32) * factor_H[:, None]).to(gl.float16)
+        q_shared.store(gl.split(q.reshape([H, 2, D // 2]).permute([0, 2, 1]))[1])
     else:
         inverse_H = gl.full([H], 1.0, gl.float32, gl.SliceLayout(1, LOAD))
         q_shared.store(q)

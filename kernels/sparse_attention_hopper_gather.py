@@ -27,8 +27,11 @@ N = gl.constexpr(BLOCK_N)
 STAGES = gl.constexpr(2)
 # Of a block of packed keys: each is decoded by itself, and its place free by itself.
 HALVES = gl.constexpr(2)
+# Halves of a block that are on their way, or there and not yet decoded.
+SLOTS = gl.constexpr(3)
 ROPE = gl.constexpr(ROPE_CHANNELS)
 GROUPS = gl.constexpr((DIM - ROPE_CHANNELS) // GROUP)
+CHANNELS = gl.constexpr(GROUP)
 GROUP_WORDS = gl.constexpr(GROUP // 4)
 PAGE = gl.constexpr(KEYS_PER_PAGE)
 KEY_WORDS = gl.constexpr((DIM + ROPE_CHANNELS) // 4)
@@ -154,51 +157,28 @@ def _scale_places(found):  # type: ignore[no-untyped-def]
 
 
 @gluon.jit
-def _load(found, rope):  # type: ignore[no-untyped-def]
-    """Starts to bring what packed rows hold: words of e4m3 by groups and scales to registers, rotary channels to `rope`
-    in shared memory."""
-    words = ()
-    for group in gl.static_range(GROUPS):
-        ptr, real = _places(found, group)
-        words += (gl.load(ptr, mask=real, other=0),)  # type: ignore[assignment]
-    words += (gl.load(_scale_places(found), mask=found[1], other=0),)  # type: ignore[assignment]
-    ptr, real = _rope_places(found)
-    async_copy.async_copy_global_to_shared(rope, ptr, mask=real)
-    async_copy.commit_group()
-    return words
+def _copy(found, lookup, start, n_N, staged, slot):  # type: ignore[no-untyped-def]
+    """Starts to bring what packed rows hold to a slot of `staged`, and the rows of candidates from `start` on.
 
-
-@gluon.jit
-def _copy(found, lookup, start, n_N, staged):  # type: ignore[no-untyped-def]
-    """Starts to bring all of that to shared memory, and the rows of candidates from `start` on."""
+    `staged`: e4m3 by groups, scales, rotary channels, rows; each [SLOTS, N, ...].
+    """
     values, scales, rope, rows = staged
     for group in gl.static_range(GROUPS):
         ptr, real = _places(found, group)
-        async_copy.async_copy_global_to_shared(values[group], ptr, mask=real)
-    async_copy.async_copy_global_to_shared(scales, _scale_places(found), mask=found[1])
+        async_copy.async_copy_global_to_shared(values[group].index(slot), ptr, mask=real)
+    async_copy.async_copy_global_to_shared(scales.index(slot), _scale_places(found), mask=found[1])
     ptr, real = _rope_places(found)
-    async_copy.async_copy_global_to_shared(rope, ptr, mask=real)
+    async_copy.async_copy_global_to_shared(rope.index(slot), ptr, mask=real)
     ptr_N, inside_N = _row_places(lookup, start, n_N)
-    async_copy.async_copy_global_to_shared(rows, ptr_N, mask=inside_N)
+    async_copy.async_copy_global_to_shared(rows.index(slot), ptr_N, mask=inside_N)
     async_copy.commit_group()
 
 
 @gluon.jit
-def _copied(staged):  # type: ignore[no-untyped-def]
-    """What `_copy` brought: words and scales as `_load` gives them, rotary channels, rows."""
-    values, scales, rope, rows = staged
-    words = ()
-    for group in gl.static_range(GROUPS):
-        words += (values[group].load(VALUE),)  # type: ignore[assignment]
-    words += (scales.load(gl.SliceLayout(1, VALUE)),)  # type: ignore[assignment]
-    return words, rope.load(TURN), rows.load(gl.SliceLayout(1, VALUE))
-
-
-@gluon.jit
-def _values(words, group: gl.constexpr):  # type: ignore[no-untyped-def]
+def _values(staged, slot, scale_N, group: gl.constexpr):  # type: ignore[no-untyped-def]
     """A group of channels, e4m3 times 2^(scale's byte - 127), as fp16 [N, channels]."""
-    word_NX = words[group]
-    exponent_N = (words[GROUPS] >> (8 * group)).to(gl.int32) & 255
+    word_NX = staged[0][group].index(slot).load(VALUE)
+    exponent_N = (scale_N >> (8 * group)).to(gl.int32) & 255
     scale_N = gl.minimum(gl.maximum(exponent_N - 112, 0), 31) * 0x04000400
     scale_NX, _ = gl.broadcast(scale_N[:, None], word_NX)
     a, b, c, d = gl.inline_asm_elementwise(
@@ -208,71 +188,68 @@ def _values(words, group: gl.constexpr):  # type: ignore[no-untyped-def]
 
 
 @gluon.jit
+def _turned(staged, slot):  # type: ignore[no-untyped-def]
+    """The rotary channels as fp16 [N, channels]."""
+    word_NX = staged[2].index(slot).load(TURN)
+    low, high = gl.inline_asm_elementwise(
+        _FROM_BF16, "=h,=h,r", [word_NX], dtype=(gl.float16,) * 2, is_pure=True, pack=1
+    )
+    return gl.join(low, high).reshape([word_NX.shape[0], ROPE])
+
+
+@gluon.jit
 def _beside(a, b):  # type: ignore[no-untyped-def]
     """[N, 2 D] of two [N, D]."""
     return gl.join(a, b).permute([0, 2, 1]).reshape([a.shape[0], a.shape[1] * 2])
 
 
 @gluon.jit
-def _decoded(words, rope):  # type: ignore[no-untyped-def]
-    """The keys fp16 [N, D] of words and scales, and of rotary channels."""
-    low, high = gl.inline_asm_elementwise(_FROM_BF16, "=h,=h,r", [rope], dtype=(gl.float16,) * 2, is_pure=True, pack=1)
-    turned = gl.join(low, high).reshape([rope.shape[0], ROPE])
-    first = _beside(_beside(_values(words, 0), _values(words, 1)), _beside(_values(words, 2), _values(words, 3)))
-    second = _beside(_beside(_values(words, 4), _values(words, 5)), _beside(_values(words, 6), turned))
-    return _beside(first, second)
-
-
-@gluon.jit
-def _put(words, rope, real_N, k_ND, bias_N, full):  # type: ignore[no-untyped-def]
-    """Decodes half a block to its place and says so. The fence is the reader's: here it would wait for words that are
-    on their way."""
-    k_ND.store(_decoded(words, rope))
-    bias_N.store(gl.where(real_N, 0.0, float("-inf")))
-    mbarrier.arrive(full, count=1)
+def _decode(staged, slot, scale_N, k_ND):  # type: ignore[no-untyped-def]
+    """Half a block from a slot of `staged` to its place. Half of its channels follow the other: registers are short."""
+    first = _beside(_values(staged, slot, scale_N, 0), _values(staged, slot, scale_N, 1))
+    second = _beside(_values(staged, slot, scale_N, 2), _values(staged, slot, scale_N, 3))
+    k_ND.slice(0, D // 2, dim=1).store(_beside(first, second))
+    first = _beside(_values(staged, slot, scale_N, 4), _values(staged, slot, scale_N, 5))
+    second = _beside(_values(staged, slot, scale_N, 6), _turned(staged, slot))
+    k_ND.slice(D // 2, D // 2, dim=1).store(_beside(first, second))
 
 
 @gluon.jit
 def _gather_packed(window, entries, lookup, first, num_blocks, k_shared, bias, full, empty, staged):  # type: ignore[no-untyped-def]
-    """Decodes half a block at a time. Each half is on its way while the other one is decoded and multiplied: a block's
-    first half to registers, the second to shared memory. Both to registers would not do: ptxas gives all loads of a
-    loop one scoreboard, so that whoever waits for a half would wait for both. Rows come a block ahead of what they
-    name, with the half that waits for them."""
-    first_rope, second_staged = staged
+    """Decodes half a block at a time, while SLOTS - 1 others are on their way. A half brings the rows of the one that
+    takes its slot. No fence follows a store, as it would wait for what is on its way: it is the reader's."""
     HALF: gl.constexpr = N // HALVES
     n_N = gl.arange(0, HALF, layout=gl.SliceLayout(1, VALUE))
-    rows = _rows(lookup, first, n_N)
-    second_rows = _rows(lookup, first + HALF, n_N)
-    found = _found(lookup, first, rows, window, entries)
-    second = _found(lookup, first, second_rows, window, entries)
-    real_N, second_real_N = found[1], second[1]
-    words = _load(found, first_rope)
-    rows = _rows(lookup, first + N, n_N)
-    _copy(second, lookup, first + N + HALF, n_N, second_staged)
+    scales, rows = staged[1], staged[3]
+    asked = ()
+    for slot in gl.static_range(SLOTS):
+        asked += (_rows(lookup, first + slot * HALF, n_N),)  # type: ignore[assignment]
+    # Which candidates of the halves on their way are there, the next one to be decoded first.
+    real = ()
+    for slot in gl.static_range(SLOTS):
+        found = _found(lookup, first + slot * HALF, asked[slot], window, entries)
+        _copy(found, lookup, first + (slot + SLOTS) * HALF, n_N, staged, slot)
+        real += (found[1],)  # type: ignore[assignment]
+    place = 0
     for i in range(num_blocks):
         stage = i % STAGES
-        phase = (i // STAGES & 1) ^ 1
-        next_start = first + (i + 1) * N
-        k_ND, bias_N = k_shared.index(stage), bias.index(stage)
-        mbarrier.wait(empty.index(stage * HALVES), phase)
-        async_copy.wait_group(1)
-        k, told = k_ND.slice(0, HALF, dim=0), bias_N.slice(0, HALF, dim=0)
-        _put(words, first_rope.load(TURN), real_N, k, told, full.index(stage))
-        found = _found(lookup, next_start, rows, window, entries)
-        real_N = found[1]
-        words = _load(found, first_rope)
-        rows = _rows(lookup, next_start + N, n_N)
-
-        mbarrier.wait(empty.index(stage * HALVES + 1), phase)
-        async_copy.wait_group(1)
-        second_words, rope, second_rows = _copied(second_staged)
-        # Of rows beyond the last, zeros came.
-        _, inside_N = _row_places(lookup, next_start + HALF, n_N)
-        second = _found(lookup, next_start, gl.where(inside_N, second_rows, -1), window, entries)
-        _copy(second, lookup, next_start + N + HALF, n_N, second_staged)
-        k, told = k_ND.slice(HALF, HALF, dim=0), bias_N.slice(HALF, HALF, dim=0)
-        _put(second_words, rope, second_real_N, k, told, full.index(stage))
-        second_real_N = second[1]
+        for half in gl.static_range(HALVES):
+            ahead = first + i * N + (half + SLOTS) * HALF
+            k_ND = k_shared.index(stage).slice(half * HALF, HALF, dim=0)
+            bias_N = bias.index(stage).slice(half * HALF, HALF, dim=0)
+            async_copy.wait_group(SLOTS - 1)
+            row_N = rows.index(place).load(gl.SliceLayout(1, VALUE))
+            scale_N = scales.index(place).load(gl.SliceLayout(1, VALUE))
+            mbarrier.wait(empty.index(stage * HALVES + half), (i // STAGES & 1) ^ 1)
+            _decode(staged, place, scale_N, k_ND)
+            bias_N.store(gl.where(real[0], 0.0, float("-inf")))
+            mbarrier.arrive(full.index(stage), count=1)
+            # Of rows beyond the last, zeros came.
+            _, inside_N = _row_places(lookup, ahead, n_N)
+            found = _found(lookup, ahead, gl.where(inside_N, row_N, -1), window, entries)
+            _copy(found, lookup, ahead + SLOTS * HALF, n_N, staged, place)
+            real = real[1:] + (found[1],)  # noqa: RUF005 (Gluon knows no starred tuple)
+            place = gl.where(place == SLOTS - 1, 0, place + 1)
     async_copy.wait_group(0)
 
 
