@@ -46,6 +46,7 @@ SEARCHING_PROGRAMS = 2**16
 SEARCHED_WORDS = tl.constexpr(128)  # at a time, 16 bytes a thread
 INFINITY_BITS = 0x7F800000
 MAX_REGISTERS = 80  # so 24 warps of `_encode` share a multiprocessor
+FOUR_OVER_SIX_REGISTERS = 72  # 28 warps, 4 % faster than 24
 # Of one matrix: the last program's places, those beyond the matrix too, stay within 32 bits.
 MAX_ELEMENTS = 2**31 - 2 * PROGRAM_BLOCKS * BLOCK
 
@@ -239,7 +240,7 @@ def encode(
             BLOCKS=tile_blocks,
             STEPS=program_blocks // tile_blocks,
             num_warps=num_warps,
-            maxnreg=MAX_REGISTERS,
+            maxnreg=FOUR_OVER_SIX_REGISTERS if four_over_six else MAX_REGISTERS,
             # The reference rounds every product before it adds.
             enable_fp_fusion=False,
         )

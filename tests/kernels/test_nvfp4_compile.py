@@ -37,8 +37,8 @@ def test_24_warps_or_more_fit_a_multiprocessor_and_spill_next_to_nothing(launche
         "_encode",
     ]
     for launch in launches:
-        # Where a program is one warp a constant or two of the long arithmetic lie in memory.
-        assert launch.stack_bytes <= (8 if launch.name == "_encode" else 0)
+        # Where a program is one warp, a few constants of the long arithmetic and of a matrix lie in memory.
+        assert launch.stack_bytes <= (40 if launch.name == "_encode" else 0)
         assert launch.registers <= 65536 // (24 * 32)
 
 
