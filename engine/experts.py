@@ -48,7 +48,7 @@ class FusedMoE:
         if fused_shared_expert is not None:
             # One more expert behind the routed ones, in their format.
             self.w13, self.w2 = (
-                packed.joined(self.method.encode(shared[None]))
+                packed.joined(self.method.load(shared[None], layer))
                 for packed, shared in zip((self.w13, self.w2), fused_shared_expert, strict=True)
             )
         selected = select_runner(self.method.name, self.method.runners, settings.runner, settings.device)

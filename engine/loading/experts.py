@@ -48,7 +48,7 @@ class StoredExperts:
     def numbers(self) -> Iterator[Tensor]:
         """Expert by expert, the fp32 matrix [N, K] that is stored."""
         for halves in self._mine():
-            yield torch.cat([self.check(layout.read(), layout).decode().to(self.device) for layout in halves])
+            yield self._decoded(halves)
 
     def kept_as(self, storage: Storage) -> StoredMatrix | None:
         """All experts, [E, N, K], as they are stored where that is `storage`, rounding nothing anew; else None."""
@@ -80,6 +80,13 @@ class StoredExperts:
 
     def _mine(self) -> Iterator[Sequence[Layout]]:
         return (self.layouts[expert] for expert in self.mine)
+
+    def _decoded(self, halves: Sequence[Layout]) -> Tensor:
+        rows, columns = halves[0].shape
+        w_NK = torch.empty(len(halves) * rows, columns, device=self.device)
+        for layout, own in zip(halves, w_NK.split(rows), strict=True):
+            self.check(layout.read(), layout).decode_into(own)
+        return w_NK
 
     def _why_apart(self, kinds: list[Storage]) -> str:
         """Why the experts cannot be kept as they are stored; empty if they can."""

@@ -1,7 +1,7 @@
 """Safetensors files of a folder, memory-mapped: headers at once, bytes when they are asked for.
 
-Contract: a tensor is copied out of the mapping when it is read, and the pages it came from are given back, so reading a
-checkpoint from end to end never holds more of it than the tensor at hand. Shards are listed by
+Contract: a tensor is copied out of the mapping when it is read, some megabytes at a time whose pages are given back at
+once, so reading a checkpoint from end to end never holds more of it than the tensor at hand. Shards are listed by
 `model.safetensors.index.json` where there is one; without it, every *.safetensors file of the folder counts.
 """
 
@@ -35,6 +35,8 @@ DTYPES = {
 MAX_HEADER_BYTES = 100_000_000
 # Touching a page of a file can map as much around it: the page cache works in blocks of up to 2 MB.
 AROUND_BYTES = 1 << 21
+# Of a large tensor so much is copied before its pages are given back.
+COPIED_BYTES = 1 << 22
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,13 +53,15 @@ class StoredTensor:
 
     def read(self) -> Tensor:
         """A copy of the tensor, as its file stores it."""
+        copy = torch.empty(self.shape, dtype=DTYPES[self.dtype])
         if self.start == self.stop:
-            return torch.empty(self.shape, dtype=DTYPES[self.dtype])
-        raw = torch.frombuffer(self.mapped, dtype=torch.uint8, count=self.stop - self.start, offset=self.start)
-        tensor = raw.clone().view(DTYPES[self.dtype]).view(self.shape)
-        del raw
-        self._give_back()
-        return tensor
+            return copy
+        place = self.start
+        for part in copy.view(-1).view(torch.uint8).split(COPIED_BYTES):
+            part.copy_(torch.frombuffer(self.mapped, dtype=torch.uint8, count=len(part), offset=place))
+            self._give_back(place, place + len(part))
+            place += len(part)
+        return copy
 
     def row(self, number: int) -> StoredTensor:
         """One of a stack: the part of it at this number of its first axis."""
@@ -65,10 +69,10 @@ class StoredTensor:
         start = self.start + number * size
         return replace(self, shape=self.shape[1:], start=start, stop=start + size)
 
-    def _give_back(self) -> None:
-        """Drops this tensor's pages from memory, and the neighbours that came along; they can be read again."""
-        first = max(0, self.start - AROUND_BYTES) // mmap.PAGESIZE * mmap.PAGESIZE
-        stop = min(self.stop + AROUND_BYTES, len(self.mapped))
+    def _give_back(self, start: int, stop: int) -> None:
+        """Drops the pages of these bytes from memory, and the neighbours that came along; they can be read again."""
+        first = max(0, start - AROUND_BYTES) // mmap.PAGESIZE * mmap.PAGESIZE
+        stop = min(stop + AROUND_BYTES, len(self.mapped))
         if hasattr(mmap, "MADV_DONTNEED"):
             self.mapped.madvise(mmap.MADV_DONTNEED, first, stop - first)
 

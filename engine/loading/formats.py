@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from engine.loading.files import StoredTensor
+from engine.loading.pieces import row_pieces, scale_rows
 from kernels import fp8_block_ref, mxfp4_ref, nvfp4_ref
 
 # The names of the expert methods that take them as they are.
@@ -50,6 +51,14 @@ class StoredMatrix:
         assert self.global_scale is not None
         return StoredMatrix(storage, self.codes, self.block_scale, 1 / self.global_scale)
 
+    def decode_into(self, out_NK: Tensor) -> None:
+        """Writes the numbers that one matrix stands for, piece by piece, in the type of `out_NK` and on its device."""
+        block_rows = FP8_BLOCK if self.storage == "fp8" else 1
+        num_rows, columns = out_NK.shape
+        for rows in row_pieces(num_rows, columns, block_rows):
+            scale = None if self.block_scale is None else scale_rows(self.block_scale, rows, block_rows)
+            out_NK[rows] = replace(self, codes=self.codes[rows], block_scale=scale).decode()
+
     def decode(self) -> Tensor:
         """The numbers it stands for, fp32."""
         factor = self.global_scale
@@ -74,6 +83,12 @@ class Layout:
     block_scale: StoredTensor | None = None
     global_scale: StoredTensor | None = None
     input_scale: StoredTensor | None = None
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of the numbers that it stands for."""
+        *rows, columns = self.codes.shape
+        return (*rows, columns * 2 if self.storage in FOUR_BITS else columns)
 
     def read(self) -> StoredMatrix:
         codes = self.codes.read()

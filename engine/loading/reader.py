@@ -22,6 +22,7 @@ from engine.loading.experts import StoredExperts
 from engine.loading.files import StoredTensor, open_folder
 from engine.loading.formats import FP8_BLOCK, Layout, StoredMatrix, layout_of
 from engine.loading.names import is_extra_block, locate
+from engine.loading.pieces import WEIGHTS
 from engine.loading.scales import check_global_scales
 
 # The stored tensors of one matrix by part; for experts one such per (expert, half).
@@ -187,8 +188,12 @@ def _finite(matrix: StoredMatrix, layout: Layout) -> StoredMatrix:
     for tensor, stored in ((matrix.codes, layout.codes), (matrix.block_scale, layout.block_scale)):
         if tensor is None or stored is None or not (tensor.is_floating_point()):
             continue
-        # Sums of one-byte floats are not to be had; as fp32, a NaN stays a NaN.
-        if not torch.isfinite(tensor.float() if tensor.itemsize == 1 else tensor).all():
+        # Piece by piece: the check takes more memory than the tensor. One-byte floats have no isfinite; as fp32, a
+        # NaN stays a NaN.
+        if not all(
+            torch.isfinite(piece.float() if piece.itemsize == 1 else piece).all()
+            for piece in tensor.flatten().split(WEIGHTS)
+        ):
             raise CheckpointError(
                 f"{stored.name} in {stored.file} holds NaN or infinite values, expected finite ones",
                 hint="A checkpoint with such a weight was damaged or saved during a diverged training.",

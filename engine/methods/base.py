@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+import torch
 from torch import Tensor
 
 from engine import events
@@ -14,7 +15,9 @@ from engine.errors import CheckpointError
 from engine.events import Phase
 from engine.loading.experts import StoredExperts
 from engine.loading.formats import Storage, is_same_number_format
+from engine.loading.pieces import row_pieces, scale_rows
 from engine.topk import Bypassed, TopKOutput
+from kernels import nvfp4_ref
 from kernels.errors import KernelError
 from kernels.fp8_block_ref import Fp8Experts
 from kernels.nvfp4_layout import Nvfp4Experts
@@ -42,6 +45,16 @@ class Packed:
         )
         return Packed(self.codes.to("meta"), block_scale, global_scale, self.input_scale)
 
+    def rows(self, expert: int, rows: slice, block_rows: int) -> Packed:
+        """Some rows of one expert, whole blocks of them, as far as `decode` goes."""
+        scale = None if self.block_scale is None else scale_rows(self.block_scale, rows, block_rows)
+        one = slice(expert, expert + 1)
+        return Packed(
+            self.codes[one, rows],
+            None if scale is None else scale[one],
+            None if self.global_scale is None else self.global_scale[one],
+        )
+
     def joined(self, more: Packed) -> Packed:
         """These experts and then those, which take the activations of these."""
         return _stacked(iter((self, more)), len(self.codes) + len(more.codes), self.input_scale)
@@ -59,6 +72,20 @@ def _stacked(packs: Iterator[Packed], num_experts: int, input_scale: Tensor | No
                 stack[start : start + len(piece)].copy_(piece)
         start += len(pack.codes)
     return Packed(stacks["codes"], stacks.get("block_scale"), stacks.get("global_scale"), input_scale)
+
+
+def _under(pieces: Sequence[Packed]) -> Packed:
+    """The rows of one matrix, piece under piece, with the global scale that all of them were given."""
+    if len(pieces) == 1:
+        return pieces[0]
+    codes = torch.cat([piece.codes for piece in pieces], 1)
+    scales = [piece.block_scale for piece in pieces if piece.block_scale is not None]
+    return Packed(codes, torch.cat(scales, 1) if scales else None, pieces[0].global_scale)
+
+
+def nvfp4_scale(amax_E: Tensor) -> Tensor:
+    """The global scale of matrices with these largest magnitudes: that of a block which holds nothing else."""
+    return nvfp4_ref.encode(amax_E[:, None, None].expand(-1, 1, nvfp4_ref.BLOCK))[2]
 
 
 def nvfp4_of(w13: Packed, w2: Packed) -> Nvfp4Experts:
@@ -92,6 +119,8 @@ class MoEMethod(ABC):
     leaves_factor_to_epilogue: ClassVar[bool] = False
     weight_bits: ClassVar[int]
     activation_bits: ClassVar[int]
+    # How many rows share block scales.
+    block_rows: ClassVar[int] = 1
 
     def load(self, weights: Tensor | StoredExperts, layer: int) -> Packed:
         """The packed form of experts [E, N, K]: as they are where the checkpoint stores them in this very form.
@@ -111,9 +140,15 @@ class MoEMethod(ABC):
 
     def _encoded(self, matrices: Iterable[Tensor], count: int, input_scale: Tensor | None, name: str) -> Packed:
         try:
-            return _stacked((self.encode(w_NK[None]) for w_NK in matrices), count, input_scale)
+            return _stacked(map(self._encoded_in_pieces, matrices), count, input_scale)
         except KernelError as error:
             raise CheckpointError(f"{name} cannot be stored as {self.name}: {error}") from error
+
+    def _encoded_in_pieces(self, w_NK: Tensor) -> Packed:
+        low, high = w_NK.aminmax()
+        amax_1 = torch.maximum(high, -low).float()[None]
+        pieces = row_pieces(w_NK.shape[0], w_NK.shape[1], self.block_rows)
+        return _under([self.encode(w_NK[None, rows], amax_1) for rows in pieces])
 
     def _input_scale(self, weights: StoredExperts, layer: int) -> Tensor | None:
         """The checkpoint's scale of the activations, where it is one for this format."""
@@ -131,9 +166,22 @@ class MoEMethod(ABC):
         )
         return None
 
+    def unpacked(self, packed: Packed, dtype: torch.dtype) -> Tensor:
+        """`decode` rounded to `dtype`, one piece after the other: no second stack exists on the way."""
+        rows, columns = packed.codes.shape[1], packed.codes.shape[2] * (2 if self.weight_bits == 4 else 1)
+        stack = packed.codes.new_empty(len(packed.codes), rows, columns, dtype=dtype)
+        for expert, own in enumerate(stack):
+            for piece in row_pieces(rows, columns, self.block_rows):
+                own[piece] = self.decode(packed.rows(expert, piece, self.block_rows))[0]
+        return stack
+
     @abstractmethod
-    def encode(self, w_ENK: Tensor) -> Packed:
-        """Packs fp32 weights [E, N, K]."""
+    def encode(self, w_ENK: Tensor, amax_E: Tensor | None = None) -> Packed:
+        """Packs fp32 weights [E, N, K].
+
+        Args:
+            amax_E: the largest magnitudes, fp32, of the matrices that these are some rows of; None for whole matrices.
+        """
 
     @abstractmethod
     def decode(self, packed: Packed) -> Tensor:

@@ -27,8 +27,9 @@ class Fp8MoEMethod(MoEMethod):
     name = "fp8"
     runners = ("reference", "triton", "marlin", "cutlass", "trtllm")
     weight_bits = activation_bits = 8
+    block_rows = fp8_block_ref.BLOCK
 
-    def encode(self, w_ENK: Tensor) -> Packed:
+    def encode(self, w_ENK: Tensor, amax_E: Tensor | None = None) -> Packed:
         values, scale = fp8_block_ref.encode(w_ENK)
         return Packed(values, scale)
 

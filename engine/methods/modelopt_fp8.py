@@ -31,10 +31,11 @@ class ModelOptFp8MoEMethod(MoEMethod):
     weight_bits = activation_bits = 8
     takes_input_scale = True
 
-    def encode(self, w_ENK: Tensor) -> Packed:
+    def encode(self, w_ENK: Tensor, amax_E: Tensor | None = None) -> Packed:
         if not torch.isfinite(w_ENK).all():
             raise NumericsError("FP8 weight holds NaN or infinite values: expected finite ones")
-        amax_E = w_ENK.float().abs().amax((-2, -1))
+        if amax_E is None:
+            amax_E = w_ENK.float().abs().amax((-2, -1))
         scale_E = torch.where(amax_E == 0, 1.0, divided(amax_E, E4M3_MAX))
         codes = (w_ENK.float() / scale_E[:, None, None]).clamp(-E4M3_MAX, E4M3_MAX).to(torch.float8_e4m3fn)
         return Packed(codes, None, scale_E)

@@ -28,7 +28,7 @@ class Mxfp4MoEMethod(MoEMethod):
     leaves_factor_to_epilogue = True
     weight_bits, activation_bits = 4, 8
 
-    def encode(self, w_ENK: Tensor) -> Packed:
+    def encode(self, w_ENK: Tensor, amax_E: Tensor | None = None) -> Packed:
         return Packed(*mxfp4_ref.encode(w_ENK))
 
     def decode(self, packed: Packed) -> Tensor:

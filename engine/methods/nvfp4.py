@@ -14,7 +14,7 @@ from torch import Tensor
 from engine import events
 from engine.events import Phase
 from engine.methods.activations import per_block_nvfp4
-from engine.methods.base import MoEMethod, Packed, nvfp4_of
+from engine.methods.base import MoEMethod, Packed, nvfp4_of, nvfp4_scale
 from engine.runners import RUNNERS, MoeRunner
 from engine.topk import Bypassed, TopKOutput
 from kernels import nvfp4_ref
@@ -30,8 +30,8 @@ class NvFp4MoEMethod(MoEMethod):
     weight_bits = activation_bits = 4
     takes_input_scale = True
 
-    def encode(self, w_ENK: Tensor) -> Packed:
-        return Packed(*nvfp4_ref.encode(w_ENK))
+    def encode(self, w_ENK: Tensor, amax_E: Tensor | None = None) -> Packed:
+        return Packed(*nvfp4_ref.encode(w_ENK, global_scale=None if amax_E is None else nvfp4_scale(amax_E)))
 
     def decode(self, packed: Packed) -> Tensor:
         assert packed.block_scale is not None

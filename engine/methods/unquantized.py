@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import torch
 from torch import Tensor
 
 from engine import events
@@ -26,11 +27,14 @@ class UnquantizedMoEMethod(MoEMethod):
     leaves_factor_to_epilogue = True
     weight_bits = activation_bits = 16
 
-    def encode(self, w_ENK: Tensor) -> Packed:
+    def encode(self, w_ENK: Tensor, amax_E: Tensor | None = None) -> Packed:
         return Packed(w_ENK.float())
 
     def decode(self, packed: Packed) -> Tensor:
         return packed.codes
+
+    def unpacked(self, packed: Packed, dtype: torch.dtype) -> Tensor:
+        return packed.codes.to(dtype)
 
     def quantise_activations(self, x_ND: Tensor, input_scale: Tensor | None = None) -> Tensor:
         assert input_scale is None

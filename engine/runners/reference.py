@@ -30,7 +30,7 @@ class ReferenceRunner(MoeRunner):
 
     def __init__(self, config: MoeRunnerConfig, method: MoEMethod, w13: Packed, w2: Packed) -> None:
         self.config, self.method = config, method
-        self.w13, self.w2 = method.decode(w13).to(config.dtype), method.decode(w2).to(config.dtype)
+        self.w13, self.w2 = (method.unpacked(packed, config.dtype) for packed in (w13, w2))
         self.kernels = config.kernels
         if config.dtype == torch.float32:
             self.kernels = without_kernel(config.kernels, "experts", config.layer, PLAIN_FP32)

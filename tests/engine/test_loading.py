@@ -16,11 +16,14 @@ from engine.checkpoint import Tensors, load_checkpoint
 from engine.config import ModelConfig
 from engine.engine import Engine
 from engine.errors import CheckpointError, ConfigError
+from engine.loading.experts import StoredExperts
+from engine.loading.pieces import row_pieces
+from engine.methods import METHODS
 from engine.probes import needle
 from engine.settings import EngineSettings
 from kernels import fp8_block_ref, mxfp4_ref, nvfp4_ref
-from tests.engine.data.forms import FORMS, dequantised, fp8_ue8m0, modelopt, numbers, stored, write
-from tests.engine.data.tiny import CONFIG, prompts, weights
+from tests.engine.data.forms import FORMS, bf16, dequantised, fp8, fp8_ue8m0, modelopt, numbers, stored, write
+from tests.engine.data.tiny import CONFIG, Draw, prompts, weights
 
 EXACT = EngineSettings(expert_quant="none", index_keys="fp32")
 # Two layers, so that a checkpoint is written and read in a moment; one expert half is a whole FP8 block.
@@ -391,9 +394,24 @@ from engine.engine import Engine
 from engine.settings import EngineSettings
 from benchmarks.memory import peak_of
 torch.set_num_threads(1)
-peak, kept = peak_of(lambda: Engine.load(sys.argv[1], EngineSettings(expert_quant="nvfp4", index_keys="fp32")))
+settings = EngineSettings(expert_quant=sys.argv[2], runner=sys.argv[3], index_keys="fp32")
+peak, kept = peak_of(lambda: Engine.load(sys.argv[1], settings))
 print(peak, kept)
 """
+
+
+def peak_and_kept(folder: Path, quant: str, runner: str) -> tuple[int, int]:
+    """Bytes at the highest and in the end of loading it in a process of its own, beside what that held before."""
+    done = subprocess.run(
+        [sys.executable, "-c", MEASURE, str(folder), quant, runner],
+        cwd=Path(__file__).resolve().parents[2],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    peak, kept = map(int, done.stdout.split())
+    return peak, kept
 
 
 def test_loading_peaks_below_one_and_a_third_of_the_weights_kept(tmp_path: Path) -> None:
@@ -406,12 +424,77 @@ def test_loading_peaks_below_one_and_a_third_of_the_weights_kept(tmp_path: Path)
         "mlp_layer_types": ["moe"] * 16,
     }
     folder = write(tmp_path, stored(weights(0, config), modelopt), config)
-    root = Path(__file__).resolve().parents[2]
 
-    done = subprocess.run(
-        [sys.executable, "-c", MEASURE, str(folder)], cwd=root, capture_output=True, text=True, timeout=60, check=True
-    )
+    peak, kept = peak_and_kept(folder, "nvfp4", "auto")
 
-    peak, kept = map(int, done.stdout.split())
     assert kept > 200e6
     assert peak <= 1.3 * kept
+
+
+@pytest.mark.parametrize(
+    ("form", "quant", "runner"),
+    [
+        (bf16, "nvfp4", "triton"),
+        (fp8, "compressed_tensors_nvfp4", "triton"),
+        (modelopt, "mxfp4", "triton"),
+        (modelopt, "nvfp4", "reference"),
+    ],
+)
+def test_a_small_checkpoint_keeps_that_promise_where_its_experts_are_encoded_anew_or_unpacked(
+    form, quant: str, runner: str, tmp_path: Path
+) -> None:
+    config = SMALL | {
+        "n_routed_experts": 12,
+        "moe_intermediate_size": 512,
+        "hidden_size": 1024,
+        "vocab_size": 10240,
+        "mlp_layer_types": ["moe", "moe"],
+    }
+    folder = write(tmp_path, stored(weights(0, config), form), config, shards=3)
+
+    peak, kept = peak_and_kept(folder, quant, runner)
+
+    # Unpacked, the experts are fp32.
+    assert kept < (320e6 if runner == "reference" else 140e6)
+    assert peak <= 1.3 * kept
+
+
+@pytest.mark.parametrize("quant", METHODS)
+@pytest.mark.parametrize(("rows", "columns"), [(300, 1024), (1, 32), (128, 2048), (4500, 64)])
+def test_experts_encoded_and_decoded_in_pieces_are_the_bytes_of_whole_ones(quant: str, rows: int, columns: int) -> None:
+    method = METHODS[quant]()
+    w_ENK = Draw(0)(3, rows, columns)
+    # The scale of a whole matrix must not be that of its first piece, nor that of zeros a zero.
+    w_ENK[0, -1, 5] = -1
+    w_ENK[1] = 0
+
+    pieces, whole = method.load(w_ENK, 0), method.encode(w_ENK)
+
+    for part in ("codes", "block_scale", "global_scale"):
+        one, other = getattr(pieces, part), getattr(whole, part)
+        assert (one is None) == (other is None)
+        assert one is None or torch.equal(one.view(torch.uint8), other.view(torch.uint8))
+    assert torch.equal(method.unpacked(whole, torch.float32), method.decode(whole))
+    assert torch.equal(method.unpacked(whole, torch.bfloat16), method.decode(whole).bfloat16())
+
+
+@pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
+def test_experts_read_in_pieces_are_the_numbers_of_whole_ones(form, tmp_path: Path) -> None:
+    config = SMALL | {"moe_intermediate_size": 352, "hidden_size": 704, "n_routed_experts": 2}
+    tensors = weights(0, config)
+    _, opened = load_checkpoint(write(tmp_path, stored(tensors, form), config))
+
+    name = "model.layers.1.mlp.experts.gate_up_proj"
+    experts = opened.take_experts(name, 2, 704, 704)
+
+    assert isinstance(experts, StoredExperts)
+    assert torch.equal(torch.stack(list(experts.numbers())), dequantised(tensors, form)[name])
+
+
+@pytest.mark.parametrize(("rows", "columns", "block_rows"), [(4096, 4096, 1), (1000, 7168, 128), (5, 1 << 20, 128)])
+def test_pieces_are_whole_blocks_and_all_of_the_rows(rows: int, columns: int, block_rows: int) -> None:
+    pieces = list(row_pieces(rows, columns, block_rows))
+
+    assert [row for piece in pieces for row in range(rows)[piece]] == list(range(rows))
+    assert all(piece.start % block_rows == 0 for piece in pieces)
+    assert len(pieces) <= 33

@@ -56,6 +56,10 @@ def modelopt_fp8(w_NK: Tensor) -> Parts:
     return {"weight": (w_NK / scale).to(torch.float8_e4m3fn), "weight_scale": scale}
 
 
+def bf16(w_NK: Tensor) -> Parts:
+    return {"weight": w_NK.bfloat16()}
+
+
 FORMS: dict[str, Callable[[Tensor], Parts]] = {
     form.__name__: form for form in (modelopt, compressed_tensors, mxfp4, fp8, fp8_ue8m0, fp8_byte_scales, modelopt_fp8)
 }
