@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 
@@ -142,3 +143,11 @@ def test_each_launch_says_what_it_moves_and_computes(launches: dict[str, Compile
     assert hopper_packed["bytes"] == 128 * 640 * 584 + 2 * 128 * 64 * 512 * 2
     assert hopper_packed["name"] == "sparse_attention_hopper 128x64x512 of 640"
     assert merge["bytes"] == 5 * 16 * 64 * 512 * 4 + 16 * 64 * 512 * 2
+
+
+def test_the_least_program_of_warp_roles_has_its_barriers(tmp_path: Path) -> None:
+    launch = "hand_over[(1,)](torch.empty(128, dtype=torch.int32), 5, num_warps=4)"
+
+    ptx = compiled(f"from benchmarks.warp_roles import hand_over\n{launch}", tmp_path)[0].ptx
+
+    assert len(re.findall(r"mbarrier\.(?:init|arrive|try_wait)", ptx)) == 6
