@@ -55,7 +55,7 @@ class StoredMatrix:
         """Writes the numbers that one matrix stands for, piece by piece, in the type of `out_NK` and on its device."""
         block_rows = FP8_BLOCK if self.storage == "fp8" else 1
         num_rows, columns = out_NK.shape
-        for rows in row_pieces(num_rows, columns, block_rows):
+        for rows in row_pieces(num_rows, columns, block_rows, self.codes.device):
             scale = None if self.block_scale is None else scale_rows(self.block_scale, rows, block_rows)
             out_NK[rows] = replace(self, codes=self.codes[rows], block_scale=scale).decode()
 

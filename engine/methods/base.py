@@ -147,7 +147,7 @@ class MoEMethod(ABC):
     def _encoded_in_pieces(self, w_NK: Tensor) -> Packed:
         low, high = w_NK.aminmax()
         amax_1 = torch.maximum(high, -low).float()[None]
-        pieces = row_pieces(w_NK.shape[0], w_NK.shape[1], self.block_rows)
+        pieces = row_pieces(w_NK.shape[0], w_NK.shape[1], self.block_rows, w_NK.device)
         return _under([self.encode(w_NK[None, rows], amax_1) for rows in pieces])
 
     def _input_scale(self, weights: StoredExperts, layer: int) -> Tensor | None:
@@ -171,7 +171,7 @@ class MoEMethod(ABC):
         rows, columns = packed.codes.shape[1], packed.codes.shape[2] * (2 if self.weight_bits == 4 else 1)
         stack = packed.codes.new_empty(len(packed.codes), rows, columns, dtype=dtype)
         for expert, own in enumerate(stack):
-            for piece in row_pieces(rows, columns, self.block_rows):
+            for piece in row_pieces(rows, columns, self.block_rows, stack.device):
                 own[piece] = self.decode(packed.rows(expert, piece, self.block_rows))[0]
         return stack
 

@@ -493,8 +493,9 @@ def test_experts_read_in_pieces_are_the_numbers_of_whole_ones(form, tmp_path: Pa
 
 @pytest.mark.parametrize(("rows", "columns", "block_rows"), [(4096, 4096, 1), (1000, 7168, 128), (5, 1 << 20, 128)])
 def test_pieces_are_whole_blocks_and_all_of_the_rows(rows: int, columns: int, block_rows: int) -> None:
-    pieces = list(row_pieces(rows, columns, block_rows))
+    pieces = list(row_pieces(rows, columns, block_rows, torch.device("cpu")))
 
     assert [row for piece in pieces for row in range(rows)[piece]] == list(range(rows))
     assert all(piece.start % block_rows == 0 for piece in pieces)
     assert len(pieces) <= 33
+    assert list(row_pieces(rows, columns, block_rows, torch.device("meta"))) == [slice(0, rows)]
