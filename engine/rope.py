@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -41,8 +42,8 @@ class Rope:
     def turns(self, start: int, num_positions: int, step: int = 1) -> Tensor:
         """cos + i sin, complex64 [T, F], of the positions start, start + step, and so on."""
         end = start + num_positions * step
-        if end > len(self._table_TF):
-            self._table_TF = self._turns(max(end, 2 * len(self._table_TF)))
+        if end > self._table_TF.shape[0]:
+            self._table_TF = self._turns(max(end, 2 * self._table_TF.shape[0]))
         return self._table_TF[start:end:step]
 
     def of_step(self, start: int, num_positions: int) -> StepTurns:
@@ -56,7 +57,11 @@ class Rope:
     def _turns(self, num_positions: int) -> Tensor:
         position_T = torch.arange(num_positions, dtype=torch.float32, device=self.frequency_F.device)
         angle_TF = position_T[:, None] * self.frequency_F
-        return torch.complex(angle_TF.cos(), angle_TF.sin())
+        if not angle_TF.is_cpu:
+            return torch.complex(angle_TF.cos(), angle_TF.sin())
+        # By numpy: the first cosines that two threads of torch compute in a process are at times wrong by 5e-4.
+        exact_TF = angle_TF.numpy().astype(np.float64)
+        return torch.from_numpy((np.cos(exact_TF) + 1j * np.sin(exact_TF)).astype(np.complex64))
 
 
 def rotate(x: Tensor, turns: Tensor) -> Tensor:

@@ -26,8 +26,17 @@ def test_turns_are_those_of_their_positions_whatever_was_asked_before(start: int
     turns = rope.turns(start, number, step)
 
     angles = torch.arange(start, start + number * step, step).float()[:, None] * rope.frequency_F
-    assert torch.equal(turns, torch.complex(angles.cos(), angles.sin()))
+    torch.testing.assert_close(turns, torch.complex(angles.cos(), angles.sin()), atol=2e-7, rtol=0)
     assert torch.equal(turns, fresh.turns(start, number, step))
+
+
+def test_turns_are_exact_from_the_first_table_on() -> None:
+    # Where torch computed it, one thread's half of the first table of a process could be wrong by 5e-4.
+    found = Rope(10000.0, 16).turns(0, 8192)
+
+    angle = torch.arange(8192.0)[:, None] * Rope(10000.0, 16).frequency_F
+    expected = torch.complex(angle.double().cos(), angle.double().sin())
+    assert (found - expected).abs().max() < 1e-7
 
 
 def test_the_last_channels_turn_in_interleaved_pairs_and_turn_back(generator: torch.Generator) -> None:
