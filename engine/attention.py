@@ -7,11 +7,11 @@ sliding, compress otherwise.
 """
 
 # B sequences, T new tokens, P query positions, D model dim, H heads, E head dim, W window, C entries, K picks, N
-# candidates.
+# candidates, Q query bottleneck, I index heads (none in a layer without an indexer).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -27,7 +27,7 @@ from engine.events import Phase
 from engine.indexer import Indexer
 from engine.norm import rms_norm
 from engine.pages import PagedKeys, PagePool
-from engine.projections import Projections
+from engine.projections import Projections, by_column
 from engine.rope import Rope, rotate
 from engine.settings import Kernels
 from kernels import dispatch
@@ -55,14 +55,14 @@ class Attention:
         heads, head_dim, groups = config.num_attention_heads, config.head_dim, config.o_groups
         self.layer, self.num_heads, self.head_dim, self.num_groups = layer, heads, head_dim, groups
         self.window, self.norm_eps, self.index_dtype = config.sliding_window, config.rms_norm_eps, index_dtype
-        self.q_a = tensors.matrix("q_a_proj.weight", config.q_lora_rank, config.hidden_size)
+        q_a = tensors.matrix("q_a_proj.weight", config.q_lora_rank, config.hidden_size)
         self.q_a_norm = tensors.take("q_a_norm.weight", config.q_lora_rank)
-        self.q_b = tensors.matrix("q_b_proj.weight", heads * head_dim, config.q_lora_rank)
+        self.q_b = by_column(tensors.matrix("q_b_proj.weight", heads * head_dim, config.q_lora_rank))
         kv = tensors.matrix("kv_proj.weight", head_dim, config.hidden_size)
         self.kv_norm = tensors.take("kv_norm.weight", head_dim)
         o_a = tensors.matrix("o_a_proj.weight", groups * config.o_lora_rank, heads * head_dim // groups)
         self.o_a_GFR = o_a.view(groups, config.o_lora_rank, -1).mT
-        self.o_b = tensors.matrix("o_b_proj.weight", config.hidden_size, groups * config.o_lora_rank)
+        self.o_b = by_column(tensors.matrix("o_b_proj.weight", config.hidden_size, groups * config.o_lora_rank))
         self.sinks_H = tensors.take("sinks", heads)
         self.kernels = kernels
         # A kernel finds a query's candidates by their rows and needs no copies of them.
@@ -73,7 +73,7 @@ class Attention:
         self.rope = ropes[kind]
         self.compressor: Compressor | None = None
         self.indexer: Indexer | None = None
-        remembered = [kv]
+        remembered, index_weights = [kv], q_a[:0]
         if kind != SLIDING:
             inner = tensors.within("compressor")
             self.compressor = Compressor(
@@ -84,8 +84,11 @@ class Attention:
                 inner = inner.within("indexer")
                 self.indexer = Indexer(inner, config, rate=self.rate, rope=self.rope, layer=layer, kernels=kernels)
                 remembered += self.indexer.compressor.take_projections(inner)
-        self.remembered = Projections(remembered)
-        self.kv = self.remembered.each()[0]
+                index_weights = self.indexer.take_weights(inner)
+        # All that reads a token: first what every token leaves in the cache, then what only a query needs.
+        self.num_remembered = len(remembered)
+        self.projections = Projections([*remembered, q_a, index_weights])
+        self.kv = self.projections.each()[0]
 
     def new_cache(self, batch: int) -> LayerCache:
         cache = LayerCache(self.kv.new_zeros(batch, 0, self.head_dim))
@@ -104,22 +107,30 @@ class Attention:
         Args:
             queries_BP: which of the T tokens ask, None for all of them.
         """
-        num_new = x_BTD.shape[1]
+        batch, num_new, _ = x_BTD.shape
         _, turns_TF, turns_BP1F, back_BP1F = self.rope.of_step(start, num_new)
-        keys_BTE = self._remember(x_BTD, turns_TF, cache)
-        if queries_BP is not None:
-            x_BTD = x_BTD.gather(1, queries_BP[..., None].expand(-1, -1, x_BTD.shape[-1]))
+        if queries_BP is None:
+            num_queries = num_new
+            products = self.projections.apply(x_BTD)
+            keys_BTE = self._remember(products[: self.num_remembered], turns_TF, cache)
+            q_lora, index_weights = products[self.num_remembered :]
+        else:
+            num_queries = queries_BP.shape[1]
+            remembered = self.projections.apply_some(x_BTD, 0, self.num_remembered)
+            keys_BTE = self._remember(remembered, turns_TF, cache)
+            if num_queries == 0:
+                return x_BTD[:, :0]
+            x_BPD = x_BTD.gather(1, queries_BP[..., None].expand(-1, -1, x_BTD.shape[-1]))
+            q_lora, index_weights = self.projections.apply_some(x_BPD, self.num_remembered, self.num_remembered + 2)
             turns_BP1F = turns_TF[queries_BP].unsqueeze(2)
             back_BP1F = turns_BP1F.conj_physical()
-        if x_BTD.shape[1] == 0:
-            return x_BTD
-        q_lora = rms_norm(F.linear(x_BTD, self.q_a), self.q_a_norm, self.norm_eps)
-        q_BPHE = F.linear(q_lora, self.q_b).unflatten(-1, (self.num_heads, self.head_dim))
+        q_lora = rms_norm(q_lora, self.q_a_norm, self.norm_eps)
+        q_BPHE = F.linear(q_lora, self.q_b).view(batch, num_queries, self.num_heads, self.head_dim)
         q_BPHE = rotate(rms_norm(q_BPHE, None, self.norm_eps), turns_BP1F)
 
         num_entries = 0 if cache.entries is None else cache.entries.num_rows
-        if not self.attends_by_rows and num_new == x_BTD.shape[1] == 1:
-            out_BPHE = self._attend_newest(q_BPHE, q_lora, x_BTD, turns_BP1F, keys_BTE, cache, phase)
+        if not self.attends_by_rows and num_new == num_queries == 1:
+            out_BPHE = self._attend_newest(q_BPHE, q_lora, index_weights, turns_BP1F, keys_BTE, cache, phase)
         elif not self.attends_by_rows and queries_BP is None and not self._is_sparse(num_entries):
             self._told("every position, every entry", attend_stretch, phase)
             entries = None if cache.entries is None else cache.entries.all().float()
@@ -127,22 +138,26 @@ class Attention:
             out_BPHE = attend_stretch(q_BPHE.float(), keys_BTE.float(), entries, visible_T, self.sinks_H, self.window)
         else:
             if queries_BP is None:
-                queries_BP = torch.arange(num_new, device=x_BTD.device).expand(x_BTD.shape[0], -1)
+                queries_BP = torch.arange(num_new, device=x_BTD.device).expand(batch, -1)
             first_key = start + num_new - keys_BTE.shape[1]
-            asked = (q_BPHE, q_lora, x_BTD, start + queries_BP, turns_BP1F, keys_BTE, first_key, cache, phase)
+            asked = (q_BPHE, q_lora, index_weights, start + queries_BP, turns_BP1F, keys_BTE, first_key, cache, phase)
             if self.attends_by_rows:
                 return self._project(self._attend_rows(*asked))
             out_BPHE = self._attend_gathered(*asked)
         return self._project(rounded(rotate(out_BPHE, back_BP1F), x_BTD.dtype))
 
-    def _remember(self, x_BTD: Tensor, turns_TF: Tensor, cache: LayerCache) -> Tensor:
-        """Writes the new tokens into the cache; returns the window keys of the past and of these tokens."""
-        kv_BTE, *pooled = self.remembered.apply(x_BTD)
+    def _remember(self, products: Sequence[Tensor], turns_TF: Tensor, cache: LayerCache) -> Tensor:
+        """Writes the new tokens into the cache; returns the window keys of the past and of these tokens.
+
+        Args:
+            products: of the tokens with the remembered matrices, [B, T, rows] each.
+        """
+        kv_BTE, *pooled = products
         key_BTE = rotate(rms_norm(kv_BTE, self.kv_norm, self.norm_eps), turns_TF)
         keys_BTE = torch.cat((cache.window_BWD, key_BTE), 1)
         window_BWD = keys_BTE[:, max(0, keys_BTE.shape[1] - self.window + 1) :]
         # Cloned, so that a window does not keep a whole prefill's keys alive.
-        cache.window_BWD = window_BWD if x_BTD.shape[1] == 1 else window_BWD.clone()
+        cache.window_BWD = window_BWD if kv_BTE.shape[1] == 1 else window_BWD.clone()
         if self.compressor is not None and cache.entries is not None and cache.compressor is not None:
             new_BNE = self.compressor.update(pooled[0], pooled[1], cache.compressor)
             if new_BNE is not None:
@@ -161,7 +176,7 @@ class Attention:
         self,
         q_B1HE: Tensor,
         q_lora_B1Q: Tensor,
-        x_B1D: Tensor,
+        weights_B1I: Tensor,
         turns_B11F: Tensor,
         keys_BNE: Tensor,
         cache: LayerCache,
@@ -173,16 +188,16 @@ class Attention:
         if entries is not None:
             entries_BNE = entries.all()
             if self._is_sparse(entries.num_rows) and self.indexer is not None and cache.index_keys is not None:
-                picks_B1K = self.indexer.pick(q_lora_B1Q, x_B1D, turns_B11F, None, cache.index_keys, phase)
+                picks_B1K = self.indexer.pick(q_lora_B1Q, weights_B1I, turns_B11F, None, cache.index_keys, phase)
                 entries_BNE = entries.take(picks_B1K.squeeze(1))
             candidates_BNE = torch.cat((keys_BNE, entries_BNE), 1)
-        return self._sparse_attention(q_B1HE.squeeze(1), candidates_BNE, None, phase, record).unsqueeze(1)
+        return self._sparse_attention(q_B1HE.squeeze(1), candidates_BNE, None, phase, record).view(q_B1HE.shape)
 
     def _attend_gathered(
         self,
         q_BPHE: Tensor,
         q_lora_BPQ: Tensor,
-        x_BPD: Tensor,
+        weights_BPI: Tensor,
         position_BP: Tensor,
         turns_BP1F: Tensor,
         keys_BTE: Tensor,
@@ -203,7 +218,7 @@ class Attention:
             part = (slice(None), slice(first, first + chunk))
             window_BPW = position_BP[part][..., None] + offset_W
             entries_BPKE, valid_BPK = self._candidates(
-                q_lora_BPQ[part], x_BPD[part], position_BP[part], turns_BP1F[part], cache, phase
+                q_lora_BPQ[part], weights_BPI[part], position_BP[part], turns_BP1F[part], cache, phase
             )
             candidates = torch.cat((gather_rows(keys_BTE, window_BPW - first_key), entries_BPKE), 2).flatten(0, 1)
             valid = torch.cat((window_BPW >= 0, valid_BPK), 2).flatten(0, 1)
@@ -214,7 +229,7 @@ class Attention:
     def _candidates(
         self,
         q_lora_BPQ: Tensor,
-        x_BPD: Tensor,
+        weights_BPI: Tensor,
         position_BP: Tensor,
         turns_BP1F: Tensor,
         cache: LayerCache,
@@ -224,21 +239,21 @@ class Attention:
         batch, num_queries = position_BP.shape
         entries = cache.entries
         if entries is None:
-            return x_BPD.new_zeros(batch, num_queries, 0, self.head_dim), position_BP.new_zeros(
+            return q_lora_BPQ.new_zeros(batch, num_queries, 0, self.head_dim), position_BP.new_zeros(
                 batch, num_queries, 0
             ).bool()
         visible_BP = self._visible(position_BP)
         if self._is_sparse(entries.num_rows) and self.indexer is not None and cache.index_keys is not None:
-            picks_BPK = self.indexer.pick(q_lora_BPQ, x_BPD, turns_BP1F, visible_BP, cache.index_keys, phase)
+            picks_BPK = self.indexer.pick(q_lora_BPQ, weights_BPI, turns_BP1F, visible_BP, cache.index_keys, phase)
             return entries.gather(picks_BPK), picks_BPK >= 0
-        valid_BPC = torch.arange(entries.num_rows, device=x_BPD.device) < visible_BP[..., None]
+        valid_BPC = torch.arange(entries.num_rows, device=q_lora_BPQ.device) < visible_BP[..., None]
         return entries.all()[:, None].expand(-1, num_queries, -1, -1), valid_BPC
 
     def _attend_rows(
         self,
         q_BPHE: Tensor,
         q_lora_BPQ: Tensor,
-        x_BPD: Tensor,
+        weights_BPI: Tensor,
         position_BP: Tensor,
         turns_BP1F: Tensor,
         keys_BTE: Tensor,
@@ -260,7 +275,13 @@ class Attention:
             entry_rows = None
             if cache.entries is not None and entries_SE is not None:
                 numbers_BPK = self._numbers(
-                    q_lora_BPQ[part], x_BPD[part], position_BP[part], turns_BP1F[part], cache, cache.entries, phase
+                    q_lora_BPQ[part],
+                    weights_BPI[part],
+                    position_BP[part],
+                    turns_BP1F[part],
+                    cache,
+                    cache.entries,
+                    phase,
                 )
                 entry_rows = flat_rows(cache.entries.buffer, numbers_BPK).flatten(0, 1)
             turns_QF = turns_BP1F[part].squeeze(2).expand(q_BPHE.shape[0], -1, -1).flatten(0, 1)
@@ -273,7 +294,7 @@ class Attention:
                 self.sinks_H,
                 self.head_dim**-0.5,
                 rotation=(turns_QF.real, turns_QF.imag),
-                out_dtype=x_BPD.dtype,
+                out_dtype=q_BPHE.dtype,
                 requested=self.kernels,
                 record=record,
             )
@@ -283,7 +304,7 @@ class Attention:
     def _numbers(
         self,
         q_lora_BPQ: Tensor,
-        x_BPD: Tensor,
+        weights_BPI: Tensor,
         position_BP: Tensor,
         turns_BP1F: Tensor,
         cache: LayerCache,
@@ -293,8 +314,8 @@ class Attention:
         """Which entries each query attends to, int64 [B, P, K]; -1 where there is none."""
         visible_BP = self._visible(position_BP)
         if self._is_sparse(entries.num_rows) and self.indexer is not None and cache.index_keys is not None:
-            return self.indexer.pick(q_lora_BPQ, x_BPD, turns_BP1F, visible_BP, cache.index_keys, phase)
-        number_C = torch.arange(entries.num_rows, device=x_BPD.device)
+            return self.indexer.pick(q_lora_BPQ, weights_BPI, turns_BP1F, visible_BP, cache.index_keys, phase)
+        number_C = torch.arange(entries.num_rows, device=q_lora_BPQ.device)
         return torch.where(number_C < visible_BP[..., None], number_C, -1)
 
     def _is_sparse(self, num_entries: int) -> bool:
@@ -323,6 +344,11 @@ class Attention:
 
     def _project(self, out_BPHE: Tensor) -> Tensor:
         """Heads to groups, each group through its own low-rank matrix, all groups through one."""
+        batch, num_queries = out_BPHE.shape[:2]
+        if batch == num_queries == 1:
+            # The groups of a row alone already lie as the product wants them.
+            low_rank_G1R = torch.bmm(out_BPHE.view(self.num_groups, 1, -1), self.o_a_GFR)
+            return F.linear(low_rank_G1R.view(1, 1, -1), self.o_b)
         grouped_GNF = out_BPHE.reshape(-1, self.num_groups, self.o_a_GFR.shape[1]).transpose(0, 1)
         low_rank_NGR = torch.bmm(grouped_GNF, self.o_a_GFR).transpose(0, 1)
-        return F.linear(low_rank_NGR.reshape(*out_BPHE.shape[:2], -1), self.o_b)
+        return F.linear(low_rank_NGR.reshape(batch, num_queries, -1), self.o_b)

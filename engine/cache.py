@@ -60,7 +60,7 @@ class Rows:
 
     def take(self, rows_BK: Tensor) -> Tensor:
         """Each sequence's rows at these numbers, [B, K, D]; all of them must exist."""
-        if len(rows_BK) == 1:
+        if rows_BK.shape[0] == 1:
             return self.buffer.index_select(1, rows_BK[0])
         return self.gather(rows_BK.unsqueeze(1)).squeeze(1)
 

@@ -34,6 +34,7 @@ class CompressorState:
     overlap_kv_BmD: Tensor
     overlap_logit_BmD: Tensor
     num_entries: int = 0
+    num_pending: int = 0
 
     @property
     def pending_kv_BTU(self) -> Tensor:
@@ -41,7 +42,7 @@ class CompressorState:
 
     @pending_kv_BTU.setter
     def pending_kv_BTU(self, kv_BTU: Tensor) -> None:
-        self.pending_kv = [kv_BTU]
+        self.pending_kv, self.num_pending = [kv_BTU], kv_BTU.shape[1]
 
     @property
     def pending_gate_BTU(self) -> Tensor:
@@ -58,6 +59,7 @@ class CompressorState:
             self.overlap_kv_BmD.repeat_interleave(n, 0),
             self.overlap_logit_BmD.repeat_interleave(n, 0),
             self.num_entries,
+            self.num_pending,
         )
 
 
@@ -86,15 +88,18 @@ class Compressor:
         """Takes in the projections of new tokens; the entries float32 [B, N, D] that they close, None where none."""
         state.pending_kv.append(rounded(kv_BTU, torch.float32))
         state.pending_gate.append(rounded(gate_BTU, torch.float32))
-        num_windows = sum(kv.shape[1] for kv in state.pending_kv) // self.rate
+        state.num_pending += kv_BTU.shape[1]
+        num_windows = state.num_pending // self.rate
         if num_windows == 0:
             return None
         kv_BTU, gate_BTU = state.pending_kv_BTU, state.pending_gate_BTU
         closed = num_windows * self.rate
         # Cloned, so that an open window of a few tokens does not keep a whole prefill's projections alive.
         state.pending_kv_BTU, state.pending_gate_BTU = kv_BTU[:, closed:].clone(), gate_BTU[:, closed:].clone()
-        kv_BNmD = kv_BTU[:, :closed].unflatten(1, (num_windows, self.rate))
-        logit_BNmD = gate_BTU[:, :closed].unflatten(1, (num_windows, self.rate)) + self.position_bias_mU
+        if state.num_pending:
+            kv_BTU, gate_BTU = kv_BTU[:, :closed], gate_BTU[:, :closed]
+        kv_BNmD = kv_BTU.unflatten(1, (num_windows, self.rate))
+        logit_BNmD = gate_BTU.unflatten(1, (num_windows, self.rate)) + self.position_bias_mU
         if self.overlap:
             kv_BNmD, logit_BNmD = self._with_previous_window(kv_BNmD, logit_BNmD, state)
         pooled_BND = (logit_BNmD.softmax(2) * kv_BNmD).sum(2)
@@ -108,7 +113,9 @@ class Compressor:
         """Slots of each entry: the previous window's first channels, then the own window's last channels."""
         next_kv_BNmD, own_kv_BNmD = kv_BNmU.split(self.width, -1)
         next_logit_BNmD, own_logit_BNmD = logit_BNmU.split(self.width, -1)
-        previous_kv = torch.cat((state.overlap_kv_BmD[:, None], next_kv_BNmD[:, :-1]), 1)
-        previous_logit = torch.cat((state.overlap_logit_BmD[:, None], next_logit_BNmD[:, :-1]), 1)
+        previous_kv, previous_logit = state.overlap_kv_BmD.unsqueeze(1), state.overlap_logit_BmD.unsqueeze(1)
+        if next_kv_BNmD.shape[1] > 1:
+            previous_kv = torch.cat((previous_kv, next_kv_BNmD[:, :-1]), 1)
+            previous_logit = torch.cat((previous_logit, next_logit_BNmD[:, :-1]), 1)
         state.overlap_kv_BmD, state.overlap_logit_BmD = next_kv_BNmD[:, -1].clone(), next_logit_BNmD[:, -1].clone()
         return torch.cat((previous_kv, own_kv_BNmD), 2), torch.cat((previous_logit, own_logit_BNmD), 2)

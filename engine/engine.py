@@ -121,8 +121,8 @@ class Engine:
     def decode(self, ids_B: Tensor, cache: Cache) -> Tensor:
         """Takes one more token of every sequence in, in place, and returns the logits [B, V] that follow it."""
         ids_B = self._checked_ids(ids_B, 1)
-        if len(ids_B) != cache.batch:
-            raise InputError(f"decode: {len(ids_B)} token ids for a cache of {cache.batch} sequences")
+        if ids_B.shape[0] != cache.batch:
+            raise InputError(f"decode: {ids_B.shape[0]} token ids for a cache of {cache.batch} sequences")
         self._check_length(cache.length + 1)
         return self.model.forward(ids_B[:, None], cache, "decode", None)[:, 0]
 

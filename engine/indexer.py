@@ -6,7 +6,7 @@ picked and nothing is scored.
 Live when: a CSA layer's query sees more than `index_topk` entries.
 """
 
-# B sequences, P query positions, C entries, K picks, Q query bottleneck, H index heads, D index head dim.
+# B sequences, P query positions, C entries, K picks, Q query bottleneck, H or I index heads, D index head dim.
 
 from __future__ import annotations
 
@@ -20,11 +20,12 @@ from engine.compressor import Compressor
 from engine.config import ModelConfig
 from engine.events import Phase
 from engine.pages import PagedKeys
+from engine.projections import by_column
 from engine.requested import without_kernel
 from engine.rope import Rope, rotate
 from engine.settings import Kernels
 from kernels import dispatch
-from kernels.norm_ref import constant
+from kernels.norm_ref import constant, rounded
 
 
 class Indexer:
@@ -33,14 +34,18 @@ class Indexer:
     ) -> None:
         self.num_heads, self.head_dim = config.index_n_heads, config.index_head_dim
         self.topk, self.layer, self.kernels = config.index_topk, layer, kernels
-        self.q_b = tensors.matrix("q_b_proj.weight", self.num_heads * self.head_dim, config.q_lora_rank)
-        self.weights_HD = tensors.matrix("scorer.weights_proj.weight", self.num_heads, config.hidden_size)
+        self.q_b = by_column(tensors.matrix("q_b_proj.weight", self.num_heads * self.head_dim, config.q_lora_rank))
+        self.hidden = config.hidden_size
         self.compressor = Compressor(tensors, config, rate=rate, width=self.head_dim, overlap=True, rope=rope)
+
+    def take_weights(self, tensors: Tensors) -> Tensor:
+        """What makes w of a token, but for its scale; the attention multiplies, with all else that reads the token."""
+        return tensors.matrix("scorer.weights_proj.weight", self.num_heads, self.hidden)
 
     def pick(
         self,
         q_lora_BPQ: Tensor,
-        x_BPD: Tensor,
+        weights_BPI: Tensor,
         turns_BP1F: Tensor,
         visible_BP: Tensor | None,
         keys: PagedKeys,
@@ -49,17 +54,18 @@ class Indexer:
         """The picked entries int64 [B, P, K] of every query; -1 where a query sees fewer.
 
         Args:
+            weights_BPI: the products with `take_weights`.
             turns_BP1F: the rope's, at the positions of the queries.
             visible_BP: how many entries each query sees, None where all see all of them.
         """
-        heads_BPHD = F.linear(q_lora_BPQ, self.q_b).unflatten(-1, (self.num_heads, self.head_dim))
+        heads_BPHD = F.linear(q_lora_BPQ, self.q_b).view(*q_lora_BPQ.shape[:2], self.num_heads, self.head_dim)
         record = events.recorder(layer=self.layer, phase=phase)
         scores_BPC = dispatch.index_scores(
             rotate(heads_BPHD, turns_BP1F),
             keys.pool.pages,
             keys.block_table_BP,
             keys.num_keys,
-            F.linear(x_BPD, self.weights_HD).float() * constant(self.num_heads**-0.5, x_BPD.device),
+            rounded(weights_BPI, torch.float32) * constant(self.num_heads**-0.5, weights_BPI.device),
             self.head_dim**-0.5,
             requested=self._requested(keys),
             record=record,

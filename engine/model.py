@@ -24,6 +24,7 @@ from engine.events import Phase
 from engine.hyper import HyperConnection, HyperHead
 from engine.moe import MoE
 from engine.norm import rms_norm
+from engine.projections import by_column
 from engine.rope import Rope, make_ropes
 from engine.settings import EngineSettings
 
@@ -88,7 +89,7 @@ class Model:
         ]
         self.hc_head = HyperHead(inner.within("hc_head"), config, settings.kernels)
         self.norm = inner.take("norm.weight", config.hidden_size)
-        self.head_VD = tensors.matrix("lm_head.weight", config.vocab_size, config.hidden_size)
+        self.head_VD = by_column(tensors.matrix("lm_head.weight", config.vocab_size, config.hidden_size))
 
     def new_cache(self, batch: int) -> Cache:
         return Cache(batch, [layer.self_attn.new_cache(batch) for layer in self.layers])

@@ -24,7 +24,7 @@ from engine.parallel.experts import ExpertShard
 from engine.settings import EngineSettings
 from engine.topk import Bypassed, HashTopK, StandardTopK, TopKOutput, with_shared_expert
 from kernels.experts_ref import swiglu_ref
-from kernels.norm_ref import rounded
+from kernels.norm_ref import constant, rounded
 
 
 class MoE:
@@ -118,7 +118,7 @@ class MoE:
         """What the experts of this process contribute to `routed`."""
         routed_TD = self.experts.forward(x_TD, self._picked(x_TD, ids_T, phase), phase)
         if self.experts.leaves_factor_to_epilogue:
-            routed_TD = routed_TD * self.routed_scaling_factor
+            routed_TD = routed_TD * constant(self.routed_scaling_factor, routed_TD.device)
             self.experts.runner_config.say_factor("epilogue", phase)
         return routed_TD
 

@@ -11,9 +11,14 @@ from torch import Tensor
 from torch.nn import functional as F
 
 
+def by_column(matrix_RD: Tensor) -> Tensor:
+    """The same numbers, on a CPU with a column after the other in memory, which multiplies a single row faster."""
+    return matrix_RD.t().contiguous().t() if matrix_RD.is_cpu else matrix_RD
+
+
 class Projections:
     def __init__(self, matrices: Sequence[Tensor]) -> None:
-        self.joined_RD = torch.cat(tuple(matrices))
+        self.joined_RD = by_column(torch.cat(tuple(matrices)))
         self._sizes = [len(matrix) for matrix in matrices]
 
     def each(self) -> tuple[Tensor, ...]:
@@ -23,3 +28,8 @@ class Projections:
     def apply(self, x: Tensor) -> tuple[Tensor, ...]:
         """x . W^T of each matrix W, [..., its rows], as views of one product."""
         return F.linear(x, self.joined_RD).split_with_sizes(self._sizes, -1)
+
+    def apply_some(self, x: Tensor, first: int, end: int) -> tuple[Tensor, ...]:
+        """The same of the matrices from `first` up to `end`."""
+        sizes, start = self._sizes[first:end], sum(self._sizes[:first])
+        return F.linear(x, self.joined_RD[start : start + sum(sizes)]).split_with_sizes(sizes, -1)

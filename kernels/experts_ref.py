@@ -19,7 +19,7 @@ from torch.nn import functional as F
 from kernels import fp8_block_ref, nvfp4_ref
 from kernels.errors import ShapeError
 from kernels.fp8_block_ref import Fp8Experts
-from kernels.norm_ref import rounded
+from kernels.norm_ref import constant, rounded
 from kernels.nvfp4_layout import Nvfp4Experts
 
 # Up to so many picks each has products of its own; with more, the tokens of an expert share them.
@@ -96,23 +96,26 @@ def _by_token(
 ) -> Tensor:
     """Each token by itself, with its experts' weights as they lie, for a few tokens."""
     outputs = []
-    tokens = [(x_TD, topk_weights_TK)]
-    if len(x_TD) > 1:
-        tokens = list(zip(x_TD.split(1), topk_weights_TK.split(1), strict=True))
-    for (x_1D, weights_1K), ids_K in zip(tokens, topk_ids_TK.tolist(), strict=True):
-        expert_K = [min(max(expert, 0), len(w13) - 1) for expert in ids_K]
-        if expert_K != ids_K:
-            weights_1K = weights_1K * torch.tensor([[a == b for a, b in zip(ids_K, expert_K, strict=True)]])
-        hidden_KI = activated(x_1D, partial(_products, experts=expert_K, weights=w13))
-        outputs.append(torch.mm(weights_1K, _products(hidden_KI, expert_K, w2)))
-    return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
+    num_experts, zero = w13.shape[0], constant(0.0, x_TD.device)
+    picks_TK = zip(topk_ids_TK.tolist(), topk_weights_TK.tolist(), strict=True)
+    for x_1D, (ids_K, weights_K) in zip(x_TD.split(1) if x_TD.shape[0] > 1 else [x_TD], picks_TK, strict=True):
+        picks = [(expert, weight) for expert, weight in zip(ids_K, weights_K, strict=True) if 0 <= expert < num_experts]
+        if not picks:
+            outputs.append(torch.zeros(w2.shape[1]))
+            continue
+        hidden_KI = activated(x_1D, partial(_products, experts=[expert for expert, _ in picks], weights=w13))
+        out_D, kept = zero, 0
+        for hidden_I, (expert, weight) in zip(hidden_KI.unbind(), picks, strict=True):
+            out_D = torch.addmv(out_D, rounded(w2[expert], torch.float32), hidden_I, beta=kept, alpha=weight)
+            kept = 1
+        outputs.append(out_D)
+    return outputs[0].unsqueeze(0) if len(outputs) == 1 else torch.stack(outputs)
 
 
-def _products(rows: Tensor, experts: list[int], weights: Tensor) -> Tensor:
-    """Each expert's matrix times its row, or the only one."""
-    each = rows.unbind() if len(rows) > 1 else rows.unbind() * len(experts)
-    matrices = [rounded(weights[expert], torch.float32) for expert in experts]
-    return torch.stack([torch.mv(matrix, row) for matrix, row in zip(matrices, each, strict=True)])
+def _products(x_1D: Tensor, experts: list[int], weights: Tensor) -> Tensor:
+    """Each expert's matrix times the row, [number of experts, rows of a matrix]."""
+    x_D = x_1D.view(-1)
+    return torch.stack([torch.mv(rounded(weights[expert], torch.float32), x_D) for expert in experts])
 
 
 def _by_expert(

@@ -22,6 +22,10 @@ from torch.nn import functional as F
 from kernels.errors import ShapeError
 from kernels.norm_ref import rms_norm_ref, rounded
 
+# Columns that one iteration moves by less than this part of them stay as they are: what 20 more iterations could still
+# move them by is of the size of fp32's rounding.
+SETTLED = 1e-8
+
 
 def premix_ref(streams_TSD: Tensor, fn_MK: Tensor, norm_eps: float) -> Tensor:
     """z float32 [T, M]: the weightless RMS norm of the flattened streams times fn^T, in fp32."""
@@ -49,15 +53,12 @@ def sinkhorn_of_four(logits: list[float], iters: int, eps: float) -> list[float]
     """The same for one token of four streams: 16 numbers in, 16 out, row by row, in Python's floats and without a call.
 
     Entries are named by row and column; r0 to r3 scale the rows and c0 to c3 the columns, as in `_balance`. eps must be
-    above 0: then no divisor is 0.
+    above 0: then no divisor is 0. Once rows and columns no longer move each other, further iterations are left out.
     """
-    soft = []
-    for row in (logits[0:4], logits[4:8], logits[8:12], logits[12:16]):
-        peak = max(row)
-        weights = [math.exp(logit - peak) for logit in row]
-        total = sum(weights)
-        soft += [weight / total + eps for weight in weights]
-    k00, k01, k02, k03, k10, k11, k12, k13, k20, k21, k22, k23, k30, k31, k32, k33 = soft
+    k00, k01, k02, k03 = _softmax_of_four(logits[0:4], eps)
+    k10, k11, k12, k13 = _softmax_of_four(logits[4:8], eps)
+    k20, k21, k22, k23 = _softmax_of_four(logits[8:12], eps)
+    k30, k31, k32, k33 = _softmax_of_four(logits[12:16], eps)
     r0 = r1 = r2 = r3 = 1.0
     c0, c1 = 1 / (k00 + k10 + k20 + k30 + eps), 1 / (k01 + k11 + k21 + k31 + eps)
     c2, c3 = 1 / (k02 + k12 + k22 + k32 + eps), 1 / (k03 + k13 + k23 + k33 + eps)
@@ -71,6 +72,13 @@ def sinkhorn_of_four(logits: list[float], iters: int, eps: float) -> list[float]
         c1 = 1 / (k01 * r0 + k11 * r1 + k21 * r2 + k31 * r3)
         c2 = 1 / (k02 * r0 + k12 * r1 + k22 * r2 + k32 * r3)
         c3 = 1 / (k03 * r0 + k13 * r1 + k23 * r2 + k33 * r3)
+        if (
+            abs(c0 - b0) < SETTLED * c0
+            and abs(c1 - b1) < SETTLED * c1
+            and abs(c2 - b2) < SETTLED * c2
+            and abs(c3 - b3) < SETTLED * c3
+        ):
+            break
     if iters > 1:
         # The last division has its eps: b / (b * sum + eps), where b are the columns before it and c = 1 / sum.
         c0, c1 = c0 / (1 + eps * c0 / b0), c1 / (1 + eps * c1 / b1)
@@ -81,6 +89,15 @@ def sinkhorn_of_four(logits: list[float], iters: int, eps: float) -> list[float]
         *(k20 * r2 * c0, k21 * r2 * c1, k22 * r2 * c2, k23 * r2 * c3),
         *(k30 * r3 * c0, k31 * r3 * c1, k32 * r3 * c2, k33 * r3 * c3),
     ]
+
+
+def _softmax_of_four(logits: list[float], eps: float) -> tuple[float, float, float, float]:
+    """Softmax of four numbers, plus eps."""
+    a, b, c, d = logits
+    peak = max(logits)
+    a, b, c, d = math.exp(a - peak), math.exp(b - peak), math.exp(c - peak), math.exp(d - peak)
+    factor = 1 / (a + b + c + d)
+    return a * factor + eps, b * factor + eps, c * factor + eps, d * factor + eps
 
 
 def _balance(soft_TSS: Any, iters: int, eps: float, product: Callable[..., Any], reciprocal: Callable[..., Any]) -> Any:
@@ -128,3 +145,9 @@ def postmix_ref(streams_TSD: Tensor, output_TD: Tensor, post_TS: Tensor, comb_TS
     """The new streams float32: post[k] * output + sum_j comb[j, k] * stream[j] (the FIRST index is summed)."""
     mixed_TSD = comb_TSS.mT @ rounded(streams_TSD, torch.float32)
     return torch.addcmul(mixed_TSD, post_TS.unsqueeze(-1), rounded(output_TD, torch.float32).unsqueeze(-2))
+
+
+def postmix_of_one_ref(streams_SD: Tensor, output_1D: Tensor, gates_5S: Tensor) -> Tensor:
+    """The same for one token of four streams, whose gates are post [1, S] above comb [S, S]: one product."""
+    rows_5D = torch.cat((rounded(output_1D, torch.float32), rounded(streams_SD, torch.float32)))
+    return torch.mm(gates_5S.mT, rows_5D)

@@ -12,6 +12,7 @@ Live when: the index keys are scored on a machine without a GPU, or the referenc
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -112,7 +113,7 @@ def read_keys(pages: Tensor, block_table_BP: Tensor, num_keys: int, index_head_d
         )
     pages_BPX = _pages_of(pages, block_table_BP[:, :num_pages])
     if pages.dtype != torch.uint8:
-        return pages_BPX.view(len(pages_BPX), -1, index_head_dim)[:, :num_keys].float()
+        return rounded(pages_BPX.view(pages_BPX.shape[0], -1, index_head_dim)[:, :num_keys], torch.float32)
     layout = reader_layout(index_head_dim)
     values = _records(pages_BPX, layout.value_base, layout.value_stride, index_head_dim).view(torch.float8_e4m3fn)
     scales = _records(pages_BPX, layout.scale_base, layout.scale_stride, SCALE_BYTES).view(torch.float32)
@@ -121,7 +122,7 @@ def read_keys(pages: Tensor, block_table_BP: Tensor, num_keys: int, index_head_d
 
 def _pages_of(pages: Tensor, table_BP: Tensor) -> Tensor:
     """The listed pages [B, P, X]; those of a lone sequence follow each other and on the CPU need no copy."""
-    if len(table_BP) == 1 and table_BP.is_cpu and table_BP.numel():
+    if table_BP.shape[0] == 1 and table_BP.is_cpu and table_BP.numel():
         (numbers,) = table_BP.tolist()
         first, end = numbers[0], numbers[0] + len(numbers)
         if numbers == list(range(first, end)):
@@ -171,6 +172,11 @@ def select_ref(scores_BTS: Tensor, num_visible_BT: Tensor | None, index_topk: in
     `scores_BTS` must be finite. Equal scores go to the lower index. Without `num_visible_BT` all are visible.
     """
     num_keys = scores_BTS.shape[-1]
+    if num_visible_BT is None and scores_BTS.is_cpu and scores_BTS.numel() == num_keys > index_topk:
+        # One query: its scores need no ranks where the best of them, and the one after those, are all different.
+        best = scores_BTS.topk(index_topk + 1, dim=-1)
+        if all(score > after for score, after in pairwise(best.values.view(-1).tolist())):
+            return best.indices[..., :index_topk]
     index_S = torch.arange(num_keys, dtype=torch.float64, device=scores_BTS.device)
     # torch.topk breaks ties as it likes, so it gets scores without ties: in float64 each is lowered by its index, in
     # steps far below what tells two fp32 scores apart. That is a fraction of the time of a stable sort.

@@ -11,6 +11,8 @@ from functools import cache
 import torch
 from torch import Tensor
 
+ZERO = torch.tensor(0.0)
+
 
 @cache
 def constant(value: float, device: torch.device, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -38,7 +40,8 @@ def rms_norm_ref(x: Tensor, eps: float, weight_D: Tensor | None = None) -> Tenso
     if x.is_cpu and x.numel() == width and eps > 0:
         length = torch.linalg.vector_norm(x).item()
         factor = 1 / math.sqrt(length * length / width + eps)
-        return x * factor if weight_D is None else torch.addcmul(constant(0.0, x.device), x, weight_D, value=factor)
+        # With a Python number a product costs more than a sum does.
+        return torch.add(ZERO, x, alpha=factor) if weight_D is None else torch.addcmul(ZERO, x, weight_D, value=factor)
     norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
     mean_square = torch.addcmul(constant(eps, x.device), norm, norm, value=1 / width)
     normed = x * mean_square.rsqrt_()

@@ -4,6 +4,8 @@ Contract: s = score(logits); ids = top-k of s + bias (the bias chooses, it does 
 experts where there are groups, or given by a table of token ids; weights = s[ids], divided by their sum + 1e-20 where
 renormalised, then times the factor where one is given. A shared expert may take one more column. fp32. Equal scores go
 to the lower expert id, equal groups to the lower group.
+Live when: one token on the CPU has its scores and weights computed in Python's floats, where they are few: so small an
+operation costs its calls. They differ from torch's by fp32 rounding.
 Source: Hugging Face transformers 5.24, models/deepseek_v4; groups: DeepSeek-V3 (arXiv 2412.19437).
 """
 
@@ -11,8 +13,10 @@ Source: Hugging Face transformers 5.24, models/deepseek_v4; groups: DeepSeek-V3 
 
 from __future__ import annotations
 
+import math
 from typing import Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -22,6 +26,8 @@ from kernels.norm_ref import constant, rounded
 
 Scoring = Literal["sqrtsoftplus", "sigmoid", "softmax"]
 RENORMALISE_EPS = 1e-20
+# Up to so many scores are Python's floats.
+MAX_FLOATS = 32
 
 
 def score_ref(logits_TE: Tensor, scoring: Scoring) -> Tensor:
@@ -72,6 +78,15 @@ def route_ref(
         ShapeError: see `check_picks`.
     """
     check_picks(logits_TE.shape[-1], topk, num_groups, topk_groups)
+    if topk_groups == num_groups and _is_short_row(logits_TE, logits_TE.shape[-1], scoring):
+        scores_E = [_score(logit) for logit in logits_TE.view(-1).tolist()]
+        choice_E = scores_E if bias_E is None else [s + bias for s, bias in zip(scores_E, bias_E.tolist(), strict=True)]
+        # Only numbers have an order.
+        if not math.isnan(sum(choice_E)):
+            ids_K = sorted(range(len(choice_E)), key=choice_E.__getitem__, reverse=True)[:topk]
+            topk_ids_TK = torch.from_numpy(np.array(ids_K)).view(*logits_TE.shape[:-1], topk)
+            weights_TK = _weights_of_row([scores_E[i] for i in ids_K], topk_ids_TK, renormalise, factor)
+            return with_shared_ref(weights_TK, topk_ids_TK, logits_TE.shape[-1], shared_weight)
     scores_TE = score_ref(logits_TE, scoring)
     choice_TE = scores_TE if bias_E is None else scores_TE + rounded(bias_E, torch.float32)
     choice_TE = best_groups_ref(choice_TE, num_groups, topk_groups)
@@ -100,6 +115,10 @@ def hash_route_ref(
     factor: float | None = None,
 ) -> Tensor:
     """The weights float32 [T, K] of experts that a table of token ids has chosen."""
+    if _is_short_row(logits_TE, topk_ids_TK.numel(), scoring):
+        ids_K, logits_E = topk_ids_TK.view(-1).tolist(), logits_TE.view(-1).tolist()
+        if min(ids_K) >= 0:
+            return _weights_of_row([_score(logits_E[i]) for i in ids_K], topk_ids_TK, renormalise, factor)
     return _weights(score_ref(logits_TE, scoring), topk_ids_TK, renormalise, factor)
 
 
@@ -117,7 +136,7 @@ def table_route_ref(
 
     `shared_weight` as in `route_ref`.
     """
-    topk_ids_TK = tid2eid_VK[ids_T].long()
+    topk_ids_TK = rounded(tid2eid_VK[ids_T], torch.int64)
     weights_TK = hash_route_ref(logits_TE, topk_ids_TK, scoring=scoring, renormalise=renormalise, factor=factor)
     return with_shared_ref(weights_TK, topk_ids_TK, logits_TE.shape[-1], shared_weight)
 
@@ -136,3 +155,26 @@ def _weights(scores_TE: Tensor, topk_ids_TK: Tensor, renormalise: bool, factor: 
     if renormalise:
         weights_TK = weights_TK / (weights_TK.sum(-1, keepdim=True) + constant(RENORMALISE_EPS, weights_TK.device))
     return weights_TK if factor is None else weights_TK * factor
+
+
+def _is_short_row(logits_TE: Tensor, num_scores: int, scoring: Scoring) -> bool:
+    """Whether the logits are of one token on the CPU, of which few scores are wanted."""
+    return (
+        scoring == "sqrtsoftplus"
+        and num_scores <= MAX_FLOATS
+        and logits_TE.is_cpu
+        and logits_TE.numel() == logits_TE.shape[-1]
+    )
+
+
+def _score(logit: float) -> float:
+    """sqrt(softplus(logit)), without an exponential that can overflow."""
+    return math.sqrt(max(logit, 0.0) + math.log1p(math.exp(-abs(logit))))
+
+
+def _weights_of_row(scores_K: list[float], topk_ids_TK: Tensor, renormalise: bool, factor: float | None) -> Tensor:
+    """`_weights` of the one token whose picks have these scores."""
+    scale = 1.0 if factor is None else factor
+    if renormalise:
+        scale /= sum(scores_K) + RENORMALISE_EPS
+    return torch.from_numpy(np.array([scale * s for s in scores_K], dtype=np.float32)).view(topk_ids_TK.shape)

@@ -45,7 +45,9 @@ def sparse_attention_ref(
     """
     if split_size is None:
         logits_BHN = _logits(q_BHD, entries_BND, valid_BN, scale)
-        sinks_BH1 = rounded(sinks_H, torch.float32).expand(len(logits_BHN), -1).unsqueeze(-1)
+        sinks_BH1 = rounded(sinks_H, torch.float32).view(1, -1, 1)
+        if logits_BHN.shape[0] > 1:
+            sinks_BH1 = sinks_BH1.expand(logits_BHN.shape[0], -1, 1)
         probs_BHN = torch.cat((logits_BHN, sinks_BH1), -1).softmax(-1)[..., :-1]
         out_BHD = torch.bmm(probs_BHN, rounded(entries_BND, torch.float32))
     else:
@@ -120,18 +122,21 @@ def sparse_attention_split_ref(
 
 def part_probs_ref(logits_BHRP: Tensor) -> tuple[Tensor, Tensor]:
     """The softmax of each part float32 [B, H, R, P], and its log-sum-exp [B, H, R, 1]; without entries 0 and -inf."""
-    lse_BHR1 = logits_BHRP.logsumexp(-1, keepdim=True)
     # From -inf, a part without a valid entry, nothing can be subtracted: the difference would be NaN.
-    return logits_BHRP.sub(lse_BHR1.clamp(min=LOWEST)).exp_(), lse_BHR1
+    peak_BHR1 = logits_BHRP.amax(-1, keepdim=True).clamp_(min=LOWEST)
+    probs_BHRP = logits_BHRP.sub(peak_BHR1).exp_()
+    total_BHR1 = probs_BHRP.sum(-1, keepdim=True)
+    # The peak's own entry makes the total at least 1, unless there is none.
+    return probs_BHRP.div_(total_BHR1.clamp(min=1)), total_BHR1.log_().add_(peak_BHR1)
 
 
 def part_weights_ref(lse_BHR1: Tensor, sinks_H: Tensor) -> Tensor:
     """What each part counts in the whole, float32 [B, H, R, 1]; the sink is one more part whose output is 0."""
-    total_BH11 = torch.logaddexp(lse_BHR1.logsumexp(-2, keepdim=True), sinks_H.float().view(-1, 1, 1))
-    return lse_BHR1.sub(total_BH11).exp_()
+    sinks_BH11 = rounded(sinks_H, torch.float32).view(1, -1, 1, 1).expand(lse_BHR1.shape[0], -1, 1, 1)
+    return torch.cat((lse_BHR1, sinks_BH11), -2).softmax(-2)[..., :-1, :]
 
 
 def _logits(q_BHD: Tensor, entries_BND: Tensor, valid_BN: Tensor | None, scale: float) -> Tensor:
     q_BHD, entries_BND = rounded(q_BHD, torch.float32), rounded(entries_BND, torch.float32)
-    logits_BHN = torch.bmm(q_BHD, entries_BND.mT).mul_(constant(scale, q_BHD.device))
+    logits_BHN = torch.baddbmm(constant(0.0, q_BHD.device), q_BHD, entries_BND.mT, beta=0, alpha=scale)
     return logits_BHN if valid_BN is None else logits_BHN.masked_fill_(~valid_BN.unsqueeze(-2), -torch.inf)

@@ -69,6 +69,9 @@ def test_matrices_that_read_the_same_rows_give_what_each_gives_alone(generator: 
     for matrix, view, product in zip(matrices, projections.each(), projections.apply(x), strict=True):
         assert torch.equal(view, matrix)
         torch.testing.assert_close(product, x @ matrix.T)
+    for first, end in ((0, 1), (1, 3), (2, 3)):
+        for found, product in zip(projections.apply_some(x, first, end), projections.apply(x)[first:end], strict=True):
+            torch.testing.assert_close(found, product)
 
 
 def test_a_step_gets_its_turns_with_the_axes_of_heads_and_backwards() -> None:
@@ -89,5 +92,7 @@ def test_rms_norm_divides_by_the_root_mean_square_and_eps(rows: int, width: int,
 
     normed = rms_norm(x, weight, 0.25)
 
-    exact = weight.double() * x.double() / (x.double().square().mean(-1, keepdim=True) + 0.25).sqrt()
-    torch.testing.assert_close(normed.double(), exact, atol=1e-6, rtol=1e-6)
+    exact = x.double() / (x.double().square().mean(-1, keepdim=True) + 0.25).sqrt()
+    torch.testing.assert_close(normed.double(), weight.double() * exact, atol=1e-6, rtol=1e-6)
+    torch.testing.assert_close(rms_norm(x, None, 0.25).double(), exact, atol=1e-6, rtol=1e-6)
+    torch.testing.assert_close(rms_norm(x[-1], None, 0.25).double(), exact[-1], atol=1e-6, rtol=1e-6)

@@ -204,6 +204,9 @@ def test_every_op_agrees_with_the_oracle_and_the_two_routers_with_each_other(pro
 
 def test_the_transposed_mix_is_pinned_to_its_op(probe: Probe, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernels.hyper_site_ref, "postmix_ref", lambda s, o, p, comb: postmix_ref(s, o, p, comb.mT))
+    monkeypatch.setattr(
+        kernels.hyper_site_ref, "postmix_of_one_ref", lambda s, o, gates: postmix_ref(s, o[0], gates[0], gates[1:].mT)
+    )
 
     events = probe(differential, "--length", "96")
 

@@ -103,3 +103,12 @@ def test_collapse_weighs_the_streams() -> None:
 def test_a_matrix_of_another_width_is_refused() -> None:
     with pytest.raises(ShapeError, match="expected 32"):
         hyper_ref.premix_ref(torch.ones(1, 4, 8), torch.ones(24, 16), EPS)
+
+
+def test_the_mix_of_one_token_is_that_of_many(generator: torch.Generator) -> None:
+    streams, output = torch.randn(4, 8, generator=generator), torch.randn(8, generator=generator)
+    post, comb = torch.randn(4, generator=generator), torch.randn(4, 4, generator=generator)
+
+    alone = hyper_ref.postmix_of_one_ref(streams, output[None], torch.cat((post[None], comb)))
+
+    torch.testing.assert_close(alone, hyper_ref.postmix_ref(streams, output, post, comb))

@@ -46,18 +46,29 @@ def test_the_head_reads_by_all_its_mixing_numbers(generator: torch.Generator) ->
 
 @pytest.mark.parametrize("tokens", [(), (1,), (1, 1), (3,)])
 @pytest.mark.parametrize("iters", [1, 2, 20])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
 def test_base_and_scale_cut_beforehand_give_the_same_site(
-    tokens: tuple[int, ...], iters: int, generator: torch.Generator
+    tokens: tuple[int, ...], iters: int, dtype: torch.dtype, generator: torch.Generator
 ) -> None:
-    streams, output = torch.randn(*tokens, 4, 16, generator=generator), torch.randn(*tokens, 16, generator=generator)
+    streams = torch.randn(*tokens, 4, 16, generator=generator).to(dtype)
+    output = torch.randn(*tokens, 16, generator=generator).to(dtype)
     z, base = 3 * torch.randn(*tokens, 24, generator=generator), torch.randn(24, generator=generator)
     scale = torch.tensor([0.5, 0.7, 1.3])
     cut = cut_of(base, scale, 4)
 
     read, write = (streams, z, base, scale, EPS), (streams, output, z, base, scale, iters, EPS)
 
-    assert_close(dispatch.hyper_read(*read, cut=cut), dispatch.hyper_read(*read), "fp32")
-    assert_close(dispatch.hyper_write(*write, cut=cut), dispatch.hyper_write(*write), "fp32_merge")
+    for op, arguments, tolerance in (
+        (dispatch.hyper_read, read, "fp32"),
+        (dispatch.hyper_write, write, "fp32_merge"),
+    ):
+        found, expected = op(*arguments, cut=cut), op(*arguments)
+        assert found.dtype == dtype
+        assert found.shape == expected.shape
+        if dtype == torch.float32:
+            assert_close(found, expected, tolerance)
+        else:
+            torch.testing.assert_close(found, expected)
 
 
 def test_numbers_too_large_for_an_exponential_still_give_gates() -> None:

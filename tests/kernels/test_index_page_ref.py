@@ -142,6 +142,19 @@ def test_selection_equals_a_stable_sort(generator: torch.Generator) -> None:
     assert torch.equal(picks, torch.sort(scores, dim=-1, descending=True, stable=True).indices[..., :17])
 
 
+def test_one_query_picks_as_one_of_many_with_and_without_ties_among_the_best(generator: torch.Generator) -> None:
+    scores = torch.randperm(90, generator=generator).float().expand(3, 1, 90).clone()
+    scores[1] = scores[1].clamp(max=80.0)  # the best nine are equal
+    scores[2] = torch.where(scores[2] == 78.0, 79.0, scores[2])  # rank 11 equals rank 12, the first that is left out
+
+    for topk in (11, 90):
+        alone = [index_page_ref.select_ref(scores[i : i + 1], None, topk) for i in range(3)]
+
+        expected = torch.sort(scores, dim=-1, descending=True, stable=True).indices[..., :topk]
+        assert torch.equal(torch.cat(alone), expected)
+        assert torch.equal(index_page_ref.select_ref(scores, None, topk), expected)
+
+
 @pytest.mark.parametrize("values", [(0.0, -0.0), (1.9999999, -1.9999999), (1e20, -1e20, 0.0), (1e-45, -1e-45, 0.0)])
 @pytest.mark.parametrize("num_visible", [None, 1, 700])
 def test_ties_of_any_size_and_sign_go_to_the_lower_index(

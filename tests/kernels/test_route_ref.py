@@ -41,6 +41,37 @@ def test_equal_scores_go_to_the_lower_expert() -> None:
     assert route_ref(torch.zeros(1, 6), 3)[1].tolist() == [[0, 1, 2]]
 
 
+@pytest.mark.parametrize("num_experts", [4, 100])
+@pytest.mark.parametrize("renormalise", [False, True])
+@pytest.mark.parametrize("factor", [None, 1.5])
+def test_a_token_alone_goes_where_it_goes_among_others(
+    num_experts: int, renormalise: bool, factor: float | None, generator: torch.Generator
+) -> None:
+    logits = 30 * torch.randn(5, num_experts, generator=generator)
+    logits[1], logits[2, 1] = 0.25, logits[2, 3]
+    bias, table = torch.randn(num_experts, generator=generator), torch.tensor([[3, 0], [1, 2]])
+    ways = {"renormalise": renormalise, "factor": factor, "shared_weight": 0.5}
+
+    for route in (
+        lambda rows: route_ref(logits[rows], 2, **ways),
+        lambda rows: route_ref(logits[rows], 2, bias_E=bias, **ways),
+        lambda rows: table_route_ref(logits[rows], torch.tensor([0, 1, 1, 0, 1])[rows], table, **ways),
+    ):
+        weights, ids = route(slice(None))
+        for row in range(5):
+            alone_weights, alone_ids = route(slice(row, row + 1))
+            assert alone_ids.dtype == torch.int64
+            assert torch.equal(alone_ids[0], ids[row])
+            torch.testing.assert_close(alone_weights[0], weights[row])
+
+
+def test_a_score_that_is_no_number_is_seen_in_the_weights() -> None:
+    logits = torch.tensor([[1.0, float("nan"), 3.0, 2.0]])
+
+    assert route_ref(logits, 2)[0].isnan().all()
+    assert hash_route_ref(logits, torch.tensor([[0, 1]])).isnan().all()
+
+
 def test_scores_follow_the_named_function(generator: torch.Generator) -> None:
     logits = torch.randn(2, 5, generator=generator)
 
