@@ -11,9 +11,14 @@ from torch import Tensor
 from torch.nn import functional as F
 
 
+# A larger matrix takes its time to read however it lies, and while it is turned it is held twice.
+MAX_TURNED = 1 << 20
+
+
 def by_column(matrix_RD: Tensor) -> Tensor:
-    """The same numbers, on a CPU with a column after the other in memory, which multiplies a single row faster."""
-    return matrix_RD.t().contiguous().t() if matrix_RD.is_cpu else matrix_RD
+    """The same numbers, on a CPU with a column after the other in memory, which multiplies a single row faster; a large
+    matrix as it is."""
+    return matrix_RD.t().contiguous().t() if matrix_RD.is_cpu and matrix_RD.numel() <= MAX_TURNED else matrix_RD
 
 
 class Projections:
