@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-
 # A larger matrix takes its time to read however it lies, and while it is turned it is held twice.
 MAX_TURNED = 1 << 20
 

@@ -242,13 +242,13 @@ def _gather_packed(window, entries, lookup, first, num_blocks, k_shared, bias, f
             scale_N = scales.index(place).load(gl.SliceLayout(1, VALUE))
             mbarrier.wait(empty.index(stage * HALVES + half), (i // STAGES & 1) ^ 1)
             _decode(staged, place, scale_N, k_ND)
-            bias_N.store(gl.where(real[0], 0.0, float("-inf")))
+            bias_N.store(gl.where(real[0], 0.0, float("-inf")))  # type: ignore[misc]
             mbarrier.arrive(full.index(stage), count=1)
             # Of rows beyond the last, zeros came.
             _, inside_N = _row_places(lookup, ahead, n_N)
             found = _found(lookup, ahead, gl.where(inside_N, row_N, -1), window, entries)
             _copy(found, lookup, ahead + SLOTS * HALF, n_N, staged, place)
-            real = real[1:] + (found[1],)  # noqa: RUF005 (Gluon knows no starred tuple)
+            real = real[1:] + (found[1],)  # type: ignore[assignment]  # noqa: RUF005 (Gluon knows no starred tuple)
             place = gl.where(place == SLOTS - 1, 0, place + 1)
     async_copy.wait_group(0)
 
