@@ -44,13 +44,10 @@ class FusedMoE:
     ) -> None:
         self.layer = layer
         self.method: MoEMethod = METHODS[settings.expert_quant]()
-        self.w13, self.w2 = self.method.load(w13_E2ID, layer), self.method.load(w2_EDI, layer)
-        if fused_shared_expert is not None:
-            # One more expert behind the routed ones, in their format.
-            self.w13, self.w2 = (
-                packed.joined(self.method.load(shared[None], layer))
-                for packed, shared in zip((self.w13, self.w2), fused_shared_expert, strict=True)
-            )
+        # One more expert behind the routed ones, in their format.
+        more13, more2 = (shared[None] for shared in fused_shared_expert) if fused_shared_expert else (None, None)
+        self.w13 = self.method.load(w13_E2ID, layer, more13)
+        self.w2 = self.method.load(w2_EDI, layer, more2)
         selected = select_runner(self.method.name, self.method.runners, settings.runner, settings.device)
         self.runner_name = selected.runner
         self.should_fuse_routed_scaling_factor_in_topk = fuses_routed_scaling_factor_in_topk(

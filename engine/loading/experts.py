@@ -50,8 +50,12 @@ class StoredExperts:
         for halves in self._mine():
             yield self._decoded(halves)
 
-    def kept_as(self, storage: Storage) -> StoredMatrix | None:
-        """All experts, [E, N, K], as they are stored where that is `storage`, rounding nothing anew; else None."""
+    def kept_as(self, storage: Storage, room: int = 0) -> StoredMatrix | None:
+        """All experts, [E, N, K], as they are stored where that is `storage`, rounding nothing anew; else None.
+
+        Args:
+            room: so many experts more find place behind them; what lies there is anything.
+        """
         kinds = self.storages
         if kinds == ["none"]:
             return None
@@ -62,7 +66,7 @@ class StoredExperts:
             setting = f"stored form of the experts ({', '.join(kinds)})"
             events.emit_once(("packed", self.name), "ignored", setting=setting, where=self.name, reason=reason)
             return None
-        return self._stacked().stored_as(storage)
+        return self._stacked(room).stored_as(storage)
 
     def input_scale(self) -> Tensor | None:
         """What codes of the activations are multiplied by, fp32: the largest over all experts and both halves.
@@ -100,27 +104,30 @@ class StoredExperts:
             return "gate and up have global scales of their own"
         return ""
 
-    def _stacked(self) -> StoredMatrix:
+    def _stacked(self, room: int) -> StoredMatrix:
         codes: Tensor | None = None
         scales: Tensor | None = None
         factors: list[Tensor] = []
+        num_experts = len(self) + room
         for expert, halves in enumerate(self._mine()):
             for half, layout in enumerate(halves):
                 matrix = self.check(layout.read(), layout)
-                codes = self._put(matrix.codes, codes, expert, half, len(halves))
+                codes = self._put(matrix.codes, codes, num_experts, expert, half, len(halves))
                 if matrix.block_scale is not None:
-                    scales = self._put(matrix.block_scale, scales, expert, half, len(halves))
+                    scales = self._put(matrix.block_scale, scales, num_experts, expert, half, len(halves))
                 if matrix.global_scale is not None and half == 0:
                     factors.append(matrix.global_scale)
         assert codes is not None
-        factor_E = torch.stack(factors).to(self.device) if factors else None
+        factor_E = torch.stack(factors + factors[:1] * room).to(self.device) if factors else None
         return StoredMatrix(self.layouts[0][0].storage, codes, scales, factor_E)
 
-    def _put(self, matrix: Tensor, stack: Tensor | None, expert: int, half: int, count: int) -> Tensor:
+    def _put(
+        self, matrix: Tensor, stack: Tensor | None, num_experts: int, expert: int, half: int, count: int
+    ) -> Tensor:
         """Writes one matrix into the stack of all, which the first one makes."""
         rows, columns = matrix.shape
         if stack is None:
-            stack = torch.empty(len(self), count * rows, columns, dtype=matrix.dtype, device=self.device)
+            stack = torch.empty(num_experts, count * rows, columns, dtype=matrix.dtype, device=self.device)
         stack[expert, half * rows : (half + 1) * rows].copy_(matrix)
         return stack
 

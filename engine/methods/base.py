@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, ClassVar
 
 import torch
@@ -25,6 +27,9 @@ from kernels.nvfp4_layout import Nvfp4Experts
 if TYPE_CHECKING:
     from engine.experts import FusedMoE
     from engine.runners import MoeRunner
+
+
+PARTS = ("codes", "block_scale", "global_scale")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,23 +60,23 @@ class Packed:
             None if self.global_scale is None else self.global_scale[one],
         )
 
-    def joined(self, more: Packed) -> Packed:
-        """These experts and then those, which take the activations of these."""
-        return _stacked(iter((self, more)), len(self.codes) + len(more.codes), self.input_scale)
+    def put(self, expert: int, one: Packed) -> None:
+        """Writes a pack of one expert to its place."""
+        for part in PARTS:
+            if (stack := getattr(self, part)) is not None:
+                stack[expert].copy_(getattr(one, part)[0])
 
 
-def _stacked(packs: Iterator[Packed], num_experts: int, input_scale: Tensor | None) -> Packed:
-    """One after the other into stacks of all, which the first one makes: nothing is held twice."""
-    stacks: dict[str, Tensor] = {}
-    start = 0
-    for pack in packs:
-        for part in ("codes", "block_scale", "global_scale"):
-            piece = getattr(pack, part)
-            if piece is not None:
-                stack = stacks.setdefault(part, piece.new_empty(num_experts, *piece.shape[1:]))
-                stack[start : start + len(piece)].copy_(piece)
-        start += len(pack.codes)
-    return Packed(stacks["codes"], stacks.get("block_scale"), stacks.get("global_scale"), input_scale)
+def _stacked(packs: Iterable[Packed], num_experts: int) -> Packed:
+    """Packs of one expert into stacks of all, which the first one makes: nothing is held twice."""
+    stacks: Packed | None = None
+    for expert, one in enumerate(packs):
+        if stacks is None:
+            pieces = {part: piece for part in PARTS if (piece := getattr(one, part)) is not None}
+            stacks = replace(one, **{part: p.new_empty(num_experts, *p.shape[1:]) for part, p in pieces.items()})
+        stacks.put(expert, one)
+    assert stacks is not None
+    return stacks
 
 
 def _under(pieces: Sequence[Packed]) -> Packed:
@@ -122,33 +127,42 @@ class MoEMethod(ABC):
     # How many rows share block scales.
     block_rows: ClassVar[int] = 1
 
-    def load(self, weights: Tensor | StoredExperts, layer: int) -> Packed:
+    def load(self, weights: Tensor | StoredExperts, layer: int, more: Tensor | None = None) -> Packed:
         """The packed form of experts [E, N, K]: as they are where the checkpoint stores them in this very form.
 
         Others are encoded one by one: what that needs on the way stays small beside the weights.
 
+        Args:
+            more: experts [M, N, K] that come behind them, which take their activations.
+
         Raises:
             CheckpointError: this form cannot hold the weights: a width that its blocks do not divide, NaN, infinity.
         """
+        behind: Sequence[Tensor] = () if more is None else more.unbind()
+        count = len(weights) + len(behind)
         if isinstance(weights, Tensor):
-            return self._encoded(weights, len(weights), None, f"experts of layer {layer}")
+            one = partial(self._encoded, name=f"experts of layer {layer}")
+            return _stacked(map(one, chain(weights, behind)), count)
+        one = partial(self._encoded, name=weights.name)
         input_scale = self._input_scale(weights, layer)
-        kept = weights.kept_as(self.name)
-        if kept is not None:
-            return Packed(kept.codes, kept.block_scale, kept.global_scale, input_scale)
-        return self._encoded(weights.numbers(), len(weights), input_scale, weights.name)
+        kept = weights.kept_as(self.name, len(behind))
+        if kept is None:
+            # `map` lets go of a matrix before it asks for the next.
+            return replace(_stacked(map(one, chain(weights.numbers(), behind)), count), input_scale=input_scale)
+        packed = Packed(kept.codes, kept.block_scale, kept.global_scale, input_scale)
+        for expert, w_NK in enumerate(behind, len(weights)):
+            packed.put(expert, one(w_NK))
+        return packed
 
-    def _encoded(self, matrices: Iterable[Tensor], count: int, input_scale: Tensor | None, name: str) -> Packed:
-        try:
-            return _stacked(map(self._encoded_in_pieces, matrices), count, input_scale)
-        except KernelError as error:
-            raise CheckpointError(f"{name} cannot be stored as {self.name}: {error}") from error
-
-    def _encoded_in_pieces(self, w_NK: Tensor) -> Packed:
+    def _encoded(self, w_NK: Tensor, name: str) -> Packed:
+        """The pack of one expert, encoded piece by piece."""
         low, high = w_NK.aminmax()
         amax_1 = torch.maximum(high, -low).float()[None]
         pieces = row_pieces(w_NK.shape[0], w_NK.shape[1], self.block_rows, w_NK.device)
-        return _under([self.encode(w_NK[None, rows], amax_1) for rows in pieces])
+        try:
+            return _under([self.encode(w_NK[None, rows], amax_1) for rows in pieces])
+        except KernelError as error:
+            raise CheckpointError(f"{name} cannot be stored as {self.name}: {error}") from error
 
     def _input_scale(self, weights: StoredExperts, layer: int) -> Tensor | None:
         """The checkpoint's scale of the activations, where it is one for this format."""

@@ -394,16 +394,17 @@ from engine.engine import Engine
 from engine.settings import EngineSettings
 from benchmarks.memory import peak_of
 torch.set_num_threads(1)
-settings = EngineSettings(expert_quant=sys.argv[2], runner=sys.argv[3], index_keys="fp32")
+quant, runner, fuse = sys.argv[2], sys.argv[3], sys.argv[4] == "fused"
+settings = EngineSettings(expert_quant=quant, runner=runner, index_keys="fp32", fuse_shared_expert=fuse)
 peak, kept = peak_of(lambda: Engine.load(sys.argv[1], settings))
 print(peak, kept)
 """
 
 
-def peak_and_kept(folder: Path, quant: str, runner: str) -> tuple[int, int]:
+def peak_and_kept(folder: Path, quant: str, runner: str, shared: str = "apart") -> tuple[int, int]:
     """Bytes at the highest and in the end of loading it in a process of its own, beside what that held before."""
     done = subprocess.run(
-        [sys.executable, "-c", MEASURE, str(folder), quant, runner],
+        [sys.executable, "-c", MEASURE, str(folder), quant, runner, shared],
         cwd=Path(__file__).resolve().parents[2],
         capture_output=True,
         text=True,
@@ -456,6 +457,24 @@ def test_a_small_checkpoint_keeps_that_promise_where_its_experts_are_encoded_ane
 
     # Unpacked, the experts are fp32.
     assert kept < (320e6 if runner == "reference" else 140e6)
+    assert peak <= 1.3 * kept
+
+
+@pytest.mark.parametrize("form", [bf16, modelopt])
+def test_the_only_layer_of_a_checkpoint_keeps_that_promise_with_a_fused_shared_expert(form, tmp_path: Path) -> None:
+    config = SMALL | {
+        "num_hidden_layers": 1,
+        "layer_types": ["sliding_attention"],
+        "mlp_layer_types": ["moe"],
+        "n_routed_experts": 60,
+        "moe_intermediate_size": 512,
+        "hidden_size": 1024,
+    }
+    folder = write(tmp_path, stored(weights(0, config), form), config)
+
+    peak, kept = peak_and_kept(folder, "nvfp4", "triton", "fused")
+
+    assert kept > 50e6
     assert peak <= 1.3 * kept
 
 
