@@ -142,12 +142,13 @@ class DrawnExperts(StoredExperts):
         for expert in self.mine:
             yield self._drawn(expert).decode()
 
-    def kept_as(self, storage: Storage) -> StoredMatrix | None:
+    def kept_as(self, storage: Storage, room: int = 0) -> StoredMatrix | None:
         if storage != "nvfp4":
             return None
-        codes = torch.empty(len(self), self.rows, self.columns // 2, dtype=torch.uint8, device=self.device)
-        scales = codes.new_empty(len(self), self.rows, self.columns // nvfp4_ref.BLOCK, dtype=torch.float8_e4m3fn)
-        factors = codes.new_empty(len(self), dtype=torch.float32)
+        shape = (len(self) + room, self.rows)
+        codes = torch.empty(*shape, self.columns // 2, dtype=torch.uint8, device=self.device)
+        scales = codes.new_empty(*shape, self.columns // nvfp4_ref.BLOCK, dtype=torch.float8_e4m3fn)
+        factors = codes.new_empty(len(self) + room, dtype=torch.float32)
         for place, expert in enumerate(self.mine):
             drawn = self._drawn(expert)
             codes[place], scales[place], factors[place] = drawn.codes, drawn.block_scale, drawn.global_scale
