@@ -188,6 +188,8 @@ class _Lock:
 
     def release(self) -> None:
         if self._fd >= 0:
+            # Not by closing alone: a child that another thread starts in this moment has the file open until its exec.
+            self.free()
             os.close(self._fd)
             self._fd = -1
 

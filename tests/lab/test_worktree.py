@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from lab.git import Git
-from lab.worktree import SetupFailed, WorktreePool
+from lab.worktree import SetupFailed, WorktreePool, _Lock
 from store.errors import Cancelled
 from tests.lab.conftest import Repo, living
 
@@ -193,3 +193,18 @@ def test_many_hands_make_and_remove_worktrees_at_once(git: Git, foreign_repo: Re
 
     assert failures == []
     assert foreign_repo.git("worktree", "list").count("\n") == 0
+
+
+def test_a_released_lock_is_free_although_a_child_about_to_start_still_has_its_file(tmp_path: Path) -> None:
+    lock = _Lock(tmp_path / "tree.lock")
+    lock.shared()
+    # What a fork in another thread leaves open until its exec.
+    inherited = os.dup(lock._fd)
+    lock.release()
+
+    other = _Lock(tmp_path / "tree.lock")
+    try:
+        assert other.try_exclusive()
+    finally:
+        other.release()
+        os.close(inherited)
