@@ -133,7 +133,7 @@ def nvfp4(device: str) -> None:
     # Launches so short that each searches the matrices of the next.
     with patch.object(nvfp4_encode, "SEARCHING_PROGRAMS", 1):
         for w in (torch.randn(5, 130, 208, generator=_generator()).to(device, dtype) for dtype in FLOATS):
-            nvfp4_encode.encode(w, four_over_six=True, check=False)
+            encode(w, four_over_six=True, check=False)
 
 
 def experts_fp8(device: str) -> None:

@@ -11,14 +11,15 @@ from functools import cache
 import torch
 from torch import Tensor
 
-ZERO = torch.tensor(0.0)
-
 
 @cache
 def constant(value: float, device: torch.device, dtype: torch.dtype = torch.float32) -> Tensor:
     """A number as a tensor without axes, made once: torch makes one out of a Python number at every use of it."""
     with torch.inference_mode(False):
         return torch.tensor(value, dtype=dtype, device=device)
+
+
+ZERO = constant(0.0, torch.device("cpu"))
 
 
 def rounded(x: Tensor, dtype: torch.dtype) -> Tensor:

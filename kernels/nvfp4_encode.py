@@ -212,8 +212,6 @@ def encode(
     if num_matrices and (global_scale is None or check):
         amax_bits_E = torch.zeros(num_matrices, dtype=torch.int32, device=device)
         search(w_words, amax_bits_E, min(span, num_matrices), rows * columns, bf16)
-    if check and global_scale is not None:
-        _require_finite(amax_bits_E)
     # Two blocks of a tile for each of 128 threads. With both candidates one for each of a warp's, so that few blocks
     # share the long arithmetic of one whose errors are all but equal.
     tile_blocks, num_warps = (32, 1) if four_over_six else (256, 4)
@@ -244,11 +242,7 @@ def encode(
             # The reference rounds every product before it adds.
             enable_fp_fusion=False,
         )
-    if check and global_scale is None:
-        _require_finite(amax_bits_E)
+    if check and amax_bits_E is not None:
+        finite = bool((amax_bits_E < INFINITY_BITS).all())
+        require(finite, NumericsError, "NVFP4 weight", "NaN or infinite values", "finite ones")
     return codes, scales.view(torch.float8_e4m3fn), global_scale_E
-
-
-def _require_finite(amax_bits_E: Tensor | None) -> None:
-    finite = amax_bits_E is None or bool((amax_bits_E < INFINITY_BITS).all())
-    require(finite, NumericsError, "NVFP4 weight", "NaN or infinite values", "finite ones")

@@ -36,9 +36,12 @@ def test_24_warps_or_more_fit_a_multiprocessor_and_spill_next_to_nothing(launche
         "_encode",
         "_encode",
     ]
+    # With four over six a few constants of the long arithmetic lie in memory, where the scale is found more than given.
+    _, _, given, _, _, *found = launches
+    assert [launches[i].stack_bytes for i in (0, 1, 3, 4)] == [0] * 4
+    assert given.stack_bytes <= 16
+    assert max(launch.stack_bytes for launch in found) <= 40
     for launch in launches:
-        # Where a program is one warp, a few constants of the long arithmetic and of a matrix lie in memory.
-        assert launch.stack_bytes <= (40 if launch.name == "_encode" else 0)
         assert launch.registers <= 65536 // (24 * 32)
 
 
