@@ -1,15 +1,17 @@
 """One case of the sanitizer in this process: `python -m benchmarks.sanitizer_child CASE` names the kernels it launched.
 
-`PLANTED[tool](device)` has a fault that the tool must find, or else its silence about the others means nothing.
+With `--each-thread-arrives` its kernels are rewritten so (`benchmarks/sanitizer_arrivals.py`), and it says how many
+arrivals there were. `FAULTS` are cases with a fault that a tool must find, or else its silence about the others means
+nothing; `roles` is the last of them without its fault.
 """
 
 from __future__ import annotations
 
+import argparse
 import ast
 import json
-import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -17,7 +19,9 @@ import triton
 import triton.language as tl
 from triton.runtime.jit import JITFunction
 
+from benchmarks import warp_roles
 from benchmarks.children import ROOT
+from benchmarks.sanitizer_arrivals import rewriting
 from benchmarks.sanitizer_cases import CASES, Case
 
 
@@ -59,7 +63,11 @@ def exchange_unguarded(device: str) -> None:
     _unguarded_exchange[(1,)](torch.empty(128, dtype=torch.int32, device=device), BLOCK=128, num_warps=4)
 
 
-PLANTED: dict[str, Case] = {"memcheck": write_beyond_the_end, "racecheck": exchange_unguarded}
+FAULTS: dict[str, Case] = {
+    "beyond-the-end": write_beyond_the_end,
+    "unguarded": exchange_unguarded,
+    "unordered-roles": warp_roles.unordered,
+}
 
 
 def launchable_kernels() -> set[str]:
@@ -103,13 +111,22 @@ def recorded() -> Iterator[set[str]]:
         JITFunction.run = original
 
 
-def main(name: str) -> None:
-    case = {**CASES, **PLANTED}[name]
-    with recorded() as launched:
-        case("cuda")
-    torch.cuda.synchronize()
+def main() -> None:
+    cases = {**CASES, **FAULTS, "roles": warp_roles.ordered}
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.sanitizer_child")
+    parser.add_argument("case", choices=sorted(cases))
+    parser.add_argument("--each-thread-arrives", action="store_true", help="as racecheck needs it")
+    options = parser.parse_args()
+    if not torch.cuda.is_available():
+        parser.error("no CUDA device; every case needs one")
+    with ExitStack() as stack:
+        counts = stack.enter_context(rewriting()) if options.each_thread_arrives else []
+        launched = stack.enter_context(recorded())
+        cases[options.case]("cuda")
+        torch.cuda.synchronize()
     print("launched: " + json.dumps(sorted(launched)))
+    print(f"rewritten: {sum(counts)}")
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main()

@@ -68,7 +68,8 @@ def _sanitizer(result: dict[str, Any]) -> str:
     verdicts: dict[str, dict[str, str]] = {}
     kernels: dict[str, str] = {}
     for row in result["rows"]:
-        verdicts.setdefault(row["op"], {})[row["tool"]] = row["verdict"]
+        rewritten = f", {row['rewritten']} arrivals rewritten" if row.get("rewritten") else ""
+        verdicts.setdefault(row["op"], {})[row["tool"]] = row["verdict"] + rewritten
         kernels[row["op"]] = ", ".join(f"`{kernel.removeprefix('kernels.')}`" for kernel in row["kernels"])
     cells = [[op, *(said.get(tool, "not run") for tool in tools), kernels[op]] for op, said in verdicts.items()]
     return _table(["op", *tools, "kernels"], cells)

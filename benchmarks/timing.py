@@ -83,7 +83,7 @@ def _query(fields: str) -> str:
 def machine() -> dict[str, Any]:
     """The GPU, the versions and the commit that a result file names.
 
-    BENCH_COMMIT names the commit where there is no git; whether files differ from it (`dirty`) is then unknown, None.
+    BENCH_COMMIT names the commit where there is no git; whether its files were changed (`dirty`) is then unknown, None.
     """
     head = _output("git", "rev-parse", "--verify", "--quiet", "HEAD")
     return {
@@ -95,7 +95,7 @@ def machine() -> dict[str, Any]:
         "python": platform.python_version(),
         "driver": _query("driver_version"),
         "commit": os.environ.get("BENCH_COMMIT") or head,
-        "dirty": bool(_output("git", "status", "--porcelain")) if head else None,
+        "dirty": bool(_output("git", "status", "--porcelain", "--untracked-files=no")) if head else None,
         "clocks_before": clocks(),
     }
 

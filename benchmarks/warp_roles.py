@@ -1,21 +1,20 @@
-"""The least program of warps with roles: `compute-sanitizer --tool racecheck python -m benchmarks.warp_roles`.
+"""The least program of warps with roles, for the sanitizer: what it says here it says of any such program.
 
-One kind of warps hands 128 numbers a round to another through shared memory, ordered by an mbarrier for full and one
-for empty; nothing else is shared. What racecheck shows here it shows of any such program; docs/kernels.md says what.
+One kind of warps hands numbers over to another through shared memory, ordered by an mbarrier for full and one for
+empty; nothing else is shared. Two numbers a thread, or the compiler would store and load with `stmatrix` and
+`ldmatrix`, which racecheck does not see. `python -m benchmarks.sanitizer_child roles` runs it.
 """
 
 from __future__ import annotations
-
-import sys
 
 import torch
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier
 
-WIDTH, ROUNDS = 128, 5
+WIDTH, ROUNDS = 256, 5
 W = gl.constexpr(WIDTH)
-EACH = gl.constexpr(gl.BlockedLayout([1], [32], [4], [0]))
+EACH = gl.constexpr(gl.BlockedLayout([2], [32], [4], [0]))
 
 
 @gluon.jit
@@ -27,37 +26,41 @@ def _produce(numbers, full, empty, num_rounds):  # type: ignore[no-untyped-def]
 
 
 @gluon.jit
-def _consume(numbers, full, empty, out, num_rounds):  # type: ignore[no-untyped-def]
+def _consume(numbers, full, empty, out, num_rounds, WAITS: gl.constexpr):  # type: ignore[no-untyped-def]
     total_W = gl.zeros([W], gl.int32, EACH)
     for i in range(num_rounds):
-        mbarrier.wait(full, i & 1)
+        if WAITS:
+            mbarrier.wait(full, i & 1)
         total_W += numbers.load(EACH)
         mbarrier.arrive(empty, count=1)
     gl.store(out + gl.arange(0, W, layout=EACH), total_W)
 
 
 @gluon.jit
-def hand_over(out, num_rounds):  # type: ignore[no-untyped-def]
+def hand_over(out, num_rounds, WAITS: gl.constexpr):  # type: ignore[no-untyped-def]
     numbers = gl.allocate_shared_memory(gl.int32, [W], gl.SwizzledSharedLayout(1, 1, 1, [0]))
     full = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())
     empty = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())
     mbarrier.init(full, count=1)
     mbarrier.init(empty, count=1)
     gl.warp_specialize(
-        [(_consume, (numbers, full, empty, out, num_rounds)), (_produce, (numbers, full, empty, num_rounds))], [4], [64]
+        [
+            (_consume, (numbers, full, empty, out, num_rounds, WAITS)),
+            (_produce, (numbers, full, empty, num_rounds)),
+        ],
+        [4],
+        [64],
     )
 
 
-def main() -> int:
-    if not torch.cuda.is_available():
-        print("warp_roles: no CUDA device; this needs one of sm_90", file=sys.stderr)
-        return 2
-    out = torch.empty(WIDTH, dtype=torch.int32, device="cuda")
-    hand_over[(1,)](out, ROUNDS, num_warps=4)
+def ordered(device: str) -> None:
+    """Every number is handed over; fails where one is not."""
+    out = torch.empty(WIDTH, dtype=torch.int32, device=device)
+    hand_over[(1,)](out, ROUNDS, True, num_warps=4)
     expected = ROUNDS * torch.arange(WIDTH, dtype=torch.int32) + sum(range(ROUNDS))
-    print("right" if torch.equal(out.cpu(), expected) else "wrong")
-    return 0
+    assert torch.equal(out.cpu(), expected), out
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+def unordered(device: str) -> None:
+    """The same without waiting for numbers to be there: a race."""
+    hand_over[(1,)](torch.empty(WIDTH, dtype=torch.int32, device=device), ROUNDS, False, num_warps=4)

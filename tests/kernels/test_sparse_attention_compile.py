@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.sanitizer_arrivals import each_thread_arrives
 from tests.kernels.compiling import Compiled, compiled
 
 # A window of 128 and 512 picks of 512 channels; 64 heads, which have a kernel of their own on Hopper, or 48.
@@ -145,9 +146,36 @@ def test_each_launch_says_what_it_moves_and_computes(launches: dict[str, Compile
     assert merge["bytes"] == 5 * 16 * 64 * 512 * 4 + 16 * 64 * 512 * 2
 
 
-def test_the_least_program_of_warp_roles_has_its_barriers(tmp_path: Path) -> None:
-    launch = "hand_over[(1,)](torch.empty(128, dtype=torch.int32), 5, num_warps=4)"
+def test_the_least_program_of_warp_roles_has_its_barriers_and_stores_that_racecheck_sees(tmp_path: Path) -> None:
+    launch = "hand_over[(1,)](torch.empty(256, dtype=torch.int32), 5, waits, num_warps=4)"
+    code = f"from benchmarks.warp_roles import hand_over\nfor waits in (True, False):\n    {launch}"
 
-    ptx = compiled(f"from benchmarks.warp_roles import hand_over\n{launch}", tmp_path)[0].ptx
+    ordered, unordered = (launch.ptx for launch in compiled(code, tmp_path))
 
-    assert len(re.findall(r"mbarrier\.(?:init|arrive|try_wait)", ptx)) == 6
+    assert [len(re.findall(r"mbarrier\.(?:init|arrive|try_wait)", ptx)) for ptx in (ordered, unordered)] == [6, 5]
+    assert "stmatrix" not in ordered
+    assert each_thread_arrives(ordered)[1] == 2
+
+
+@pytest.mark.parametrize("name", HOPPER)
+def test_for_the_sanitizer_each_thread_arrives_and_its_mbarrier_waits_for_all_of_them(
+    name: str, launches: dict[str, Compiled]
+) -> None:
+    ptx, rewritten = each_thread_arrives(launches[name].ptx)
+
+    inits = sorted(int(count) for count in re.findall(r"mbarrier\.init\.\S+ \[[^\]]+\], (\d+);", ptx))
+    arrivals = sorted(int(count) for count in re.findall(r"\n\s*mbarrier\.arrive\.\S+ _, \[[^\]]+\], (\d+);", ptx))
+    # Of 256 threads each counts 1, of 128 each 2. Two stages of keys wait for both halves, or for 128 copies and what
+    # says which keys are there; all else for one kind of warps.
+    assert inits == ([256] * 8 + [512] * 2 if "packed" in name else [256] * 6 + [384] * 2)
+    assert arrivals == ([1] * 3 + [2] * 4 if "packed" in name else [1] * 2 + [2] * 3)
+    assert rewritten == len(arrivals)
+    assert not re.search(r"@%p\d+ mbarrier\.arrive", ptx)
+
+
+def test_a_kernel_that_waits_for_bytes_is_left_as_it_is_for_the_sanitizer() -> None:
+    ptx = "bar.sync 0, 128;\n@%p1 mbarrier.arrive.shared::cta.b64 _, [%r1];\n"
+
+    assert each_thread_arrives(ptx) == ("bar.sync 0, 128;\nmbarrier.arrive.shared::cta.b64 _, [%r1], 2;\n", 1)
+    bytes_too = ptx + "@%p2 mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r1], 64;\n"
+    assert each_thread_arrives(bytes_too) == (bytes_too, 0)
