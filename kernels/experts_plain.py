@@ -50,16 +50,18 @@ def choose_tile(num_rows: int, num_experts: int, *, fp8: bool, rounded: bool, po
 
     Weight rows are the tensor core's M side, so few tokens are cheap. FP8 keeps a second sum beside the first, and a
     scale for each of a thread's tokens where activations are `rounded`: its tile for many rows is half as large.
+    Where they are not, e4m3 becomes bf16 once for each tile, which is most of a wide one's time with few rows in it.
     `portable` tiles fit the shared memory of any GPU; the others want 200 KB.
     """
     mean = num_rows / num_experts
+    widened = fp8 and not rounded
     if portable:
         return Tile(block_t=16 if mean <= 12 else 32, block_r=64, num_warps=4, stages=3)
     if mean <= 12:
         return Tile(block_t=16, block_r=128, num_warps=4, stages=4)
-    if mean <= 48:
-        return Tile(block_t=64, block_r=128, num_warps=8 if fp8 and not rounded else 4, stages=4)
-    return Tile(block_t=64 if rounded else 128, block_r=128 if fp8 and not rounded else 256, num_warps=8, stages=4)
+    if mean <= (80 if widened else 48):
+        return Tile(block_t=64, block_r=128, num_warps=4, stages=4)
+    return Tile(block_t=64 if rounded else 128, block_r=128 if widened else 256, num_warps=8, stages=4)
 
 
 def _metadata(grid: Any, kernel: Any, args: dict[str, Any]) -> dict[str, Any]:

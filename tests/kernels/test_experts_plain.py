@@ -167,6 +167,8 @@ def test_a_tile_follows_the_mean_number_of_rows_of_an_expert() -> None:
 
     assert [choose_tile(256 * mean, 256, fp8=False, rounded=False).block_t for mean in means] == [16, 64, 128]
     assert [choose_tile(256 * mean, 256, fp8=True, rounded=True).block_t for mean in means] == [16, 64, 64]
+    # What has to become bf16 first keeps the narrower tile for longer.
+    assert [choose_tile(256 * 64, 256, fp8=fp8, rounded=False).block_t for fp8 in (False, True)] == [128, 64]
     portable = [choose_tile(256 * mean, 256, fp8=True, rounded=False, portable=True) for mean in means]
     assert {tile.block_r for tile in portable} == {64}
 
