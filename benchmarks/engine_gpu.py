@@ -8,9 +8,11 @@ prefill and cached decode over the longest context; `error` holds kernels agains
 the same shape with 16 experts.
 `trained` holds the shipped checkpoint on the GPU against the CPU: logits, and recall of planted facts.
 
-Contract: times are medians of repeats between synchronisations, launch overhead included; `kernels` are the GPU's own
-times in one more, profiled repeat. Both write `benchmarks/results/<date>-engine-<gpu>.json` (`engine-trained`) after
-each row. `--tiny` runs the same on a small shape, on a processor if there is no GPU: its figures say nothing.
+Contract: times are medians of repeats between synchronisations, launch overhead included. Decode steps that close an
+entry take longer: each kind has its median (`open_us`, `closing_us`), `us` is their mean by number. `kernels` are the
+GPU's own times in one more, profiled repeat. Both write `benchmarks/results/<date>-engine-<gpu>.json`
+(`engine-trained`) after each row. `--tiny` runs the same on a small shape, on a processor if there is no GPU: its
+figures say nothing.
 """
 
 from __future__ import annotations
@@ -33,6 +35,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from benchmarks import result_file
 from benchmarks.random_model import FLASH, TINY, config_of, random_tensors
+from engine.cache import Cache
 from engine.config import ModelConfig
 from engine.engine import Engine
 from engine.probes.needle import answers
@@ -76,8 +79,8 @@ def flash(options: argparse.Namespace) -> Iterator[Row]:
     for batch in options.batches:
         forked = cache.fork(batch)
         next_B = torch.from_numpy(np.random.default_rng(batch).integers(0, shape["vocab_size"], batch)).to(device)
-        yield {"op": "decode", "shape": f"{named}, {batch} x {ids.shape[1]} tokens", **shared} | _timed(
-            lambda forked=forked, next_B=next_B: engine.decode(next_B, forked), batch, device, repeats=DECODED
+        yield {"op": "decode", "shape": f"{named}, {batch} x {ids.shape[1]} tokens", **shared} | _decoded(
+            lambda forked=forked, next_B=next_B: engine.decode(next_B, forked), forked, config, device
         )
         del forked
 
@@ -123,12 +126,36 @@ def _error(found: Tensor, expected: Tensor) -> float:
     return float((found - expected).norm() / expected.norm())
 
 
-def _timed(call: Callable[[], object], num_tokens: int, device: str, *, repeats: int = REPEATS) -> Row:
+def _timed(call: Callable[[], object], num_tokens: int, device: str) -> Row:
     """Microseconds of a call, tokens per second, the memory it reached and where a GPU spends its time."""
+    us = statistics.median(_times(call, device, REPEATS))
+    return {"us": round(us, 1), "tokens_per_s": round(num_tokens / us * 1e6, 1)} | _inside(call, device)
+
+
+def _decoded(step: Callable[[], object], cache: Cache, config: ModelConfig, device: str) -> Row:
+    """The same of decode steps that fill `cache`, and of those apart that close an entry of some layer and do not."""
+    rates = {config.compress_rate(layer) for layer in range(config.num_hidden_layers)} - {0}
+    times, lengths = _times(step, device, DECODED), range(cache.length - DECODED + 1, cache.length + 1)
+    closing = [any(length % rate == 0 for rate in rates) for length in lengths]
+    of_kind = {
+        closes: statistics.median(time for time, closed in zip(times, closing, strict=True) if closed == closes)
+        for closes in set(closing)
+    }
+    us = statistics.mean(of_kind[closes] for closes in closing)
+    row = {
+        "us": round(us, 1),
+        "tokens_per_s": round(cache.batch / us * 1e6, 1),
+        "open_us": round(of_kind[False], 1) if False in of_kind else None,
+        "closing_us": round(of_kind[True], 1) if True in of_kind else None,
+    }
+    return row | _inside(step, device)
+
+
+def _times(call: Callable[[], object], device: str, repeats: int) -> list[float]:
+    """Microseconds of each of `repeats` calls after one that is not timed; the peak of memory counts from there."""
     call()
     _wait(device)
-    on_gpu = torch.device(device).type == "cuda"
-    if on_gpu:
+    if torch.device(device).type == "cuda":
         torch.cuda.reset_peak_memory_stats()
     times = []
     for _ in range(repeats):
@@ -136,14 +163,16 @@ def _timed(call: Callable[[], object], num_tokens: int, device: str, *, repeats:
         call()
         _wait(device)
         times.append((time.perf_counter() - begin) * 1e6)
-    us = statistics.median(times)
+    return times
+
+
+def _inside(call: Callable[[], object], device: str) -> Row:
+    """The memory that the calls before reached, and what one more spends its time on."""
+    peak_gb = torch.cuda.max_memory_allocated() / 1e9 if torch.device(device).type == "cuda" else None
     kernels = time_by_kernel(call, device)
-    busy_us = sum(kernel["us"] for kernel in kernels)
     return {
-        "us": round(us, 1),
-        "tokens_per_s": round(num_tokens / us * 1e6, 1),
-        "peak_gb": round(torch.cuda.max_memory_allocated() / 1e9, 2) if on_gpu else None,
-        "kernels_us": round(busy_us, 1),
+        "peak_gb": peak_gb and round(peak_gb, 2),
+        "kernels_us": round(sum(kernel["us"] for kernel in kernels), 1),
         "kernels": kernels[:KERNELS_SHOWN],
     }
 

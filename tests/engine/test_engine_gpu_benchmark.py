@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
 import torch
 
 from benchmarks import engine_gpu, result_file
@@ -31,6 +32,9 @@ def test_rows_name_the_time_per_kernel_of_prefill_and_decode(tmp_path: Path) -> 
         assert shares == sorted(shares, reverse=True)
         # The list is cut behind the longest.
         assert 0.5 < sum(shares) < 1.01
+    # Of 16 steps over one entry a 4 tokens, a quarter close one.
+    decode = rows[1]
+    assert decode["us"] == pytest.approx(0.75 * decode["open_us"] + 0.25 * decode["closing_us"], rel=1e-3)
 
 
 def test_the_trained_checkpoint_is_held_against_the_processor(tmp_path: Path) -> None:
