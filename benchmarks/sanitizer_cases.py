@@ -203,6 +203,17 @@ def hyper(device: str) -> None:
             read(x, z[:, :num_streams], base[:num_streams], scale[:1], 1e-6)
 
 
+def swiglu(device: str) -> None:
+    """One block and several with a tail, vectors of sixteen bytes and less, with and without a limit."""
+    from kernels.swiglu import swiglu as run
+
+    for num_tokens, hidden in ((1, 16), (67, 2056), (3, 1041)):
+        gate_up = 9 * torch.randn(num_tokens, 2 * hidden, generator=_generator())
+        for dtype in FLOATS:
+            for limit in (LIMIT, None):
+                run(gate_up.to(device, dtype), limit)
+
+
 def sparse_attention(device: str) -> None:
     """Gathered entries, rows of plain caches and of packed ones, each by blocks of 64 heads, which have a kernel of
     their own on Hopper, and by 48; whole and in splits, with rows that are none."""
@@ -234,6 +245,7 @@ CASES: dict[str, Case] = {
     "nvfp4": nvfp4,
     "route": route,
     "hyper": hyper,
+    "swiglu": swiglu,
     "align": align,
     "index": index,
     "index_select": index_select,

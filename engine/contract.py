@@ -203,7 +203,7 @@ class Bench:
     def output(self, blocks: list[MoE], phase: Phase) -> Tensor:
         """Routed and shared experts together, whatever computes which."""
         summed = torch.stack([block.partial(self.x_TD, self.ids_T, phase=phase) for block in blocks]).sum(0)
-        return summed if blocks[0].fuses_shared_expert else summed + blocks[0].shared(self.x_TD)
+        return summed if blocks[0].fuses_shared_expert else summed + blocks[0].shared(self.x_TD, phase=phase)
 
     def oracle(self, row: Row, blocks: list[MoE] | None = None) -> tuple[Tensor, Tensor]:
         """The routed sum at f = 1 and the shared expert, by their definition, in fp32.

@@ -23,8 +23,8 @@ from engine.loading.experts import StoredExperts
 from engine.parallel.experts import ExpertShard
 from engine.settings import EngineSettings
 from engine.topk import Bypassed, HashTopK, StandardTopK, TopKOutput, with_shared_expert
-from kernels.experts_ref import swiglu_ref
-from kernels.norm_ref import constant, rounded
+from kernels import dispatch
+from kernels.norm_ref import constant
 
 
 class MoE:
@@ -108,7 +108,7 @@ class MoE:
 
     def forward(self, x_TD: Tensor, ids_T: Tensor, phase: Phase) -> Tensor:
         output_TD = self.routed(x_TD, ids_T, phase=phase)
-        return output_TD if self.fuses_shared_expert else output_TD + self.shared(x_TD)
+        return output_TD if self.fuses_shared_expert else output_TD + self.shared(x_TD, phase=phase)
 
     def routed(self, x_TD: Tensor, ids_T: Tensor, *, phase: Phase) -> Tensor:
         """The scaled sum of the routed experts, of a fused shared one too, before anything is added to it."""
@@ -135,6 +135,12 @@ class MoE:
             events.constant(1 / self.routed_scaling_factor, site="topk", layer=self.layer, phase=phase, branch="shared")
         return with_shared_expert(picked, self.shard.num_local, weight)
 
-    def shared(self, x_TD: Tensor) -> Tensor:
-        hidden_TI = swiglu_ref(rounded(F.linear(x_TD, self.shared_w13), torch.float32), self.swiglu_limit)
-        return F.linear(rounded(hidden_TI, x_TD.dtype), self.shared_w2)
+    def shared(self, x_TD: Tensor, *, phase: Phase) -> Tensor:
+        """What the shared expert adds, where it is not fused."""
+        hidden_TI = dispatch.swiglu(
+            F.linear(x_TD, self.shared_w13),
+            self.swiglu_limit,
+            requested=self.kernels,
+            record=events.recorder(layer=self.layer, phase=phase),
+        )
+        return F.linear(hidden_TI, self.shared_w2)

@@ -14,6 +14,7 @@ from kernels.dispatch_hyper import hyper_premix, hyper_read, hyper_write
 from kernels.dispatch_index import index_scores, index_select
 from kernels.dispatch_nvfp4 import nvfp4_decode, nvfp4_encode
 from kernels.dispatch_route import route, table_route
+from kernels.dispatch_swiglu import swiglu
 
 __all__ = [
     "Choice",
@@ -34,5 +35,6 @@ __all__ = [
     "route",
     "sparse_attention",
     "sparse_attention_rows",
+    "swiglu",
     "table_route",
 ]

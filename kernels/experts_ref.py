@@ -29,11 +29,15 @@ Activated = Callable[[Tensor, Callable[[Tensor], Tensor]], Tensor]
 
 
 def swiglu_ref(gate_up: Tensor, swiglu_limit: float | None) -> Tensor:
-    """silu(gate) * up of [..., 2I] in [gate, up] order; the limit clamps gate from above and up on both sides."""
+    """silu(gate) * up of [..., 2I] in [gate, up] order; the limit clamps gate from above and up on both sides.
+
+    Computed in fp32 and rounded once to the dtype of what came in.
+    """
+    dtype, gate_up = gate_up.dtype, rounded(gate_up, torch.float32)
     if swiglu_limit is not None:
         gate_up = gate_up.clamp(*_bounds(swiglu_limit, gate_up.shape[-1], gate_up.device))
     gate, up = gate_up.chunk(2, dim=-1)
-    return F.silu(gate).mul_(up)
+    return rounded(F.silu(gate).mul_(up), dtype)
 
 
 @cache

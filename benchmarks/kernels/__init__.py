@@ -15,6 +15,7 @@ OPS: dict[str, tuple[str, ...]] = {
     "nvfp4": ("nvfp4*",),
     "route": ("route*",),
     "hyper": ("hyper*",),
+    "swiglu": ("swiglu*",),
     "index": ("index*",),
     "sparse_attention": ("sparse_attention*",),
     "experts_bf16": ("experts*", "align"),

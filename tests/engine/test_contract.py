@@ -130,7 +130,8 @@ def test_a_shared_expert_that_every_process_adds_whole_is_noticed(
             Bench,
             "output",
             lambda self, blocks, phase: sum(
-                block.partial(self.x_TD, self.ids_T, phase=phase) + block.shared(self.x_TD) for block in blocks
+                block.partial(self.x_TD, self.ids_T, phase=phase) + block.shared(self.x_TD, phase=phase)
+                for block in blocks
             ),
         )
 

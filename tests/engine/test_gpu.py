@@ -39,6 +39,7 @@ KERNELS = {
     "index_select": "_sort",
     "route": "_route",
     "sparse_attention_rows": "sparse_attention_part",
+    "swiglu": "_swiglu",
     "table_route": "_table_route",
 }
 

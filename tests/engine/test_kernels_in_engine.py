@@ -49,6 +49,7 @@ OPS = {
     "index_select",
     "route",
     "sparse_attention_rows",
+    "swiglu",
     "table_route",
 }
 # In fp32 only the order of sums differs. In bf16 the interpreter cuts off where a GPU rounds, at each of some 60 ops.

@@ -176,7 +176,7 @@ def test_every_choice_is_exactly_one_route_per_layer_and_phase(
     fp8 = METHODS[method].fp8_experts is not MoEMethod.fp8_experts and runner != "reference"
     experts = "nvfp4_experts" if nvfp4 else "fp8_experts" if fp8 else "experts"
     expected = {"topk", "moe_method", "moe_runner", "moe_layout", experts, "attention"}
-    expected |= {"hyper_premix", "hyper_read", "hyper_write"}
+    expected |= {"hyper_premix", "hyper_read", "hyper_write", "swiglu"}
     expected |= {"moe_activations"} if RUNNERS[runner].quantises_activations else set()
     for layer in (0, 1):
         for phase in PHASES:

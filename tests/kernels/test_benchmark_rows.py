@@ -67,6 +67,11 @@ def stand_ins() -> dict[str, dict[str, Any]]:
             "premix": lambda x, fn, eps, precision: hyper_ref.premix_ref(x, fn, eps),
             "hyper": SimpleNamespace(read=hyper_site_ref.read_ref, write=hyper_site_ref.write_ref),
         },
+        "swiglu": {
+            "SHAPES": {"small": 300},
+            "swiglu": experts_ref.swiglu_ref,
+            "ceilings": lambda: {"copy_tb_per_s": 4.0},
+        },
         "index": {
             "SHAPES": {"small": (2, 2112)},
             "index_scores": index_page_ref.index_scores_ref,
