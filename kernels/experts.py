@@ -25,6 +25,7 @@ from kernels.combine import combine
 from kernels.experts_launch import check_routing, gemm_launch
 from kernels.launch import launch
 from kernels.nvfp4_layout import Nvfp4Experts
+from kernels.swiglu import limited
 
 
 @triton.jit
@@ -124,9 +125,7 @@ def _expert_gemm(  # type: ignore[no-untyped-def]
         if GATE_UP:
             up_TR = up_TR * global_scale
             if HAS_LIMIT:
-                # Without being told so, a minimum of NaN and the limit is the limit.
-                value_TR = tl.minimum(value_TR, swiglu_limit, propagate_nan=tl.PropagateNan.ALL)
-                up_TR = tl.clamp(up_TR, -swiglu_limit, swiglu_limit, propagate_nan=tl.PropagateNan.ALL)
+                value_TR, up_TR = limited(value_TR, up_TR, swiglu_limit)
             value_TR = value_TR / (1.0 + tl.exp(-value_TR)) * up_TR
         tl.store(
             out + target_T.to(tl.int64)[:, None] * rows + row_R[None, :],

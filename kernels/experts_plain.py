@@ -33,6 +33,7 @@ from kernels.experts_launch import check_routing, gemm_launch
 from kernels.fp8_block_ref import BLOCK, Fp8Experts
 from kernels.fp8_rows import quantise_rows
 from kernels.launch import launch
+from kernels.swiglu import limited
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,9 +159,7 @@ def _expert_gemm(  # type: ignore[no-untyped-def]
             pairs = tl.permute(tl.reshape(acc_RT, (BLOCK_R // 16, 2, 8, BLOCK_T)), (0, 2, 3, 1))
             gate, up = tl.split(pairs)
             if HAS_LIMIT:
-                # Without being told so, a minimum of NaN and the limit is the limit.
-                gate = tl.minimum(gate, swiglu_limit, propagate_nan=tl.PropagateNan.ALL)
-                up = tl.clamp(up, -swiglu_limit, swiglu_limit, propagate_nan=tl.PropagateNan.ALL)
+                gate, up = limited(gate, up, swiglu_limit)
             value = tl.reshape(gate / (1.0 + tl.exp(-gate)) * up, (BLOCK_R // 2, BLOCK_T))
             row = block * (BLOCK_R // 2) + tl.arange(0, BLOCK_R // 2)
         else:

@@ -28,6 +28,13 @@ from kernels.launch import launch
 BLOCK_I = 1024
 
 
+@triton.jit
+def limited(gate, up, limit):  # type: ignore[no-untyped-def]
+    """Gate held from above, up on both sides. Without being told so, a minimum of NaN and the limit is the limit."""
+    gate = tl.minimum(gate, limit, propagate_nan=tl.PropagateNan.ALL)
+    return gate, tl.clamp(up, -limit, limit, propagate_nan=tl.PropagateNan.ALL)
+
+
 def _metadata(grid: tuple[int, ...], kernel: Any, args: dict[str, Any]) -> dict[str, Any]:
     """What a profiler is told: an exponential, a sum, a quotient and a product for each number written."""
     tokens, hidden = grid[0], args["I"]
@@ -55,9 +62,7 @@ def _swiglu(  # type: ignore[no-untyped-def]
     gate_I = tl.load(x + t * row_stride + i_I, mask=real_I, other=0.0).to(tl.float32)
     up_I = tl.load(x + t * row_stride + I + i_I, mask=real_I, other=0.0).to(tl.float32)
     if HAS_LIMIT:
-        # Without being told so, a minimum of NaN and the limit is the limit.
-        gate_I = tl.minimum(gate_I, limit, propagate_nan=tl.PropagateNan.ALL)
-        up_I = tl.clamp(up_I, -limit, limit, propagate_nan=tl.PropagateNan.ALL)
+        gate_I, up_I = limited(gate_I, up_I, limit)
     if COMPILED:
         exp_I = libdevice.exp(-gate_I)
     else:
