@@ -214,6 +214,21 @@ def swiglu(device: str) -> None:
                 run(gate_up.to(device, dtype), limit)
 
 
+def norm(device: str) -> None:
+    """Norms of every number of warps and of rows a program, with and without weight and rotation; rotation alone."""
+    from kernels.norm import norm as run
+    from kernels.norm import rotate
+
+    for num_tokens, num_heads, width in ((3, 5, 48), (67, 3, 512), (3, 1, 1000), (5, 1, 4096), (3, 1, 7168)):
+        x = torch.randn(num_tokens, num_heads, width, generator=_generator()).to(device)
+        weight = torch.randn(width, generator=_generator()).to(device)
+        turns = torch.randn(num_tokens, 1, 8, generator=_generator(), dtype=torch.complex64).to(device)
+        for rows in (x, x.bfloat16()):
+            run(rows, 1e-6, weight)
+            run(rows[:, :, : width // 2], 1e-6, turns=turns)
+            rotate(rows, turns)
+
+
 def sparse_attention(device: str) -> None:
     """Gathered entries, rows of plain caches and of packed ones, each by blocks of 64 heads, which have a kernel of
     their own on Hopper, and by 48; whole and in splits, with rows that are none."""
@@ -246,6 +261,7 @@ CASES: dict[str, Case] = {
     "route": route,
     "hyper": hyper,
     "swiglu": swiglu,
+    "norm": norm,
     "align": align,
     "index": index,
     "index_select": index_select,

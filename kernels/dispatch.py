@@ -12,6 +12,7 @@ from kernels.dispatch_attention import sparse_attention, sparse_attention_rows
 from kernels.dispatch_experts import experts, fp8_experts, nvfp4_experts
 from kernels.dispatch_hyper import hyper_premix, hyper_read, hyper_write
 from kernels.dispatch_index import index_scores, index_select
+from kernels.dispatch_norm import norm, rotate
 from kernels.dispatch_nvfp4 import nvfp4_decode, nvfp4_encode
 from kernels.dispatch_route import route, table_route
 from kernels.dispatch_swiglu import swiglu
@@ -28,10 +29,12 @@ __all__ = [
     "hyper_write",
     "index_scores",
     "index_select",
+    "norm",
     "nvfp4_decode",
     "nvfp4_encode",
     "nvfp4_experts",
     "pick",
+    "rotate",
     "route",
     "sparse_attention",
     "sparse_attention_rows",

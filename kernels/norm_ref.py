@@ -1,7 +1,11 @@
-"""RMS norm in plain torch: x / sqrt(mean(x^2) + eps) over the last axis, in fp32.
+"""RMS norm and rotary embedding in plain torch: x / sqrt(mean(x^2) + eps) over the last axis, last channels rotated.
 
-Contract: one norm, one reciprocal root and one product; the sum of squares is fp32.
+Contract: the norm is one norm, one reciprocal root and one product in fp32, rounded once to the type of x; the sum of
+squares is fp32. A rotation takes interleaved pairs (2i, 2i + 1) to (a cos - b sin, b cos + a sin), the product of
+a + i b and the turn cos + i sin, in fp32, and rounds once more.
 """
+
+# D width, F rotated pairs.
 
 from __future__ import annotations
 
@@ -47,3 +51,28 @@ def rms_norm_ref(x: Tensor, eps: float, weight_D: Tensor | None = None) -> Tenso
     mean_square = torch.addcmul(constant(eps, x.device), norm, norm, value=1 / width)
     normed = x * mean_square.rsqrt_()
     return normed if weight_D is None else normed.mul_(weight_D)
+
+
+def norm_ref(x: Tensor, eps: float, weight_D: Tensor | None = None, turns: Tensor | None = None) -> Tensor:
+    """x [..., D], float32 or bfloat16, normalised and, where turns are given, rotated; see `rotate_ref` for those."""
+    if x.dtype == torch.float32:
+        normed = rms_norm_ref(x, eps, weight_D)
+    else:
+        normed = rms_norm_ref(x.float(), eps, weight_D).to(x.dtype)
+    return normed if turns is None else rotate_ref(normed, turns)
+
+
+def rotate_ref(x: Tensor, turns: Tensor) -> Tensor:
+    """Rotates the last channels of x in place, in fp32, and returns it.
+
+    Args:
+        x: [..., D], float32 or bfloat16.
+        turns: complex64 [..., F], broadcast over the axes of x before the last; conjugate, they rotate back.
+    """
+    num_pairs = turns.shape[-1]
+    if x.dtype == torch.float32:
+        x.view(torch.complex64)[..., -num_pairs:].mul_(turns)
+    else:
+        pairs = x[..., -2 * num_pairs :].view(*x.shape[:-1], num_pairs, 2)
+        pairs.copy_(torch.view_as_real(torch.view_as_complex(pairs.float()) * turns))
+    return x

@@ -16,6 +16,7 @@ OPS: dict[str, tuple[str, ...]] = {
     "route": ("route*",),
     "hyper": ("hyper*",),
     "swiglu": ("swiglu*",),
+    "norm": ("norm*",),
     "index": ("index*",),
     "sparse_attention": ("sparse_attention*",),
     "experts_bf16": ("experts*", "align"),

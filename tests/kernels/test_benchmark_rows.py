@@ -13,6 +13,7 @@ from torch.overrides import TorchFunctionMode
 
 from benchmarks import result_file
 from benchmarks.kernels import OPS, load
+from benchmarks.kernels import norm as norm_bench
 from benchmarks.kernels import route as route_bench
 from benchmarks.kernels import sparse_attention as sparse_attention_bench
 from benchmarks.kernels.experts import Shape
@@ -21,6 +22,7 @@ from kernels import (
     hyper_ref,
     hyper_site_ref,
     index_page_ref,
+    norm_ref,
     nvfp4_ref,
     route_ref,
     sparse_attention_ref,
@@ -71,6 +73,13 @@ def stand_ins() -> dict[str, dict[str, Any]]:
             "SHAPES": {"small": 300},
             "swiglu": experts_ref.swiglu_ref,
             "ceilings": lambda: {"copy_tb_per_s": 4.0},
+        },
+        "norm": {
+            "SHAPES": {
+                "weighed": norm_bench.Shape(tokens=16, width=4096),
+                "rotated": norm_bench.Shape(tokens=16, heads=3, width=512, pairs=32),
+            },
+            "norm": norm_ref.norm_ref,
         },
         "index": {
             "SHAPES": {"small": (2, 2112)},
