@@ -25,14 +25,13 @@ from engine.compressor import Compressor
 from engine.config import CSA, SLIDING, ModelConfig
 from engine.events import Phase
 from engine.indexer import Indexer
-from engine.norm import rms_norm
 from engine.pages import PagedKeys, PagePool
 from engine.projections import Projections, by_column
-from engine.rope import Rope, rotate
+from engine.rope import Rope
 from engine.settings import Kernels
 from kernels import dispatch
 from kernels.dispatch import Record
-from kernels.norm_ref import rounded
+from kernels.norm_ref import rotate_ref, rounded
 
 # Gathered candidates of one chunk of queries, in numbers: 64 MB of fp32.
 MAX_GATHERED = 1 << 24
@@ -77,7 +76,7 @@ class Attention:
         if kind != SLIDING:
             inner = tensors.within("compressor")
             self.compressor = Compressor(
-                inner, config, rate=self.rate, width=head_dim, overlap=kind == CSA, rope=self.rope
+                inner, config, rate=self.rate, width=head_dim, overlap=kind == CSA, rope=self.rope, kernels=kernels
             )
             remembered += self.compressor.take_projections(inner)
             if kind == CSA:
@@ -108,25 +107,26 @@ class Attention:
             queries_BP: which of the T tokens ask, None for all of them.
         """
         batch, num_new, _ = x_BTD.shape
+        record = events.recorder(layer=self.layer, phase=phase)
         _, turns_TF, turns_BP1F, back_BP1F = self.rope.of_step(start, num_new)
         if queries_BP is None:
             num_queries = num_new
             products = self.projections.apply(x_BTD)
-            keys_BTE = self._remember(products[: self.num_remembered], turns_TF, cache)
+            keys_BTE = self._remember(products[: self.num_remembered], turns_TF, cache, record)
             q_lora, index_weights = products[self.num_remembered :]
         else:
             num_queries = queries_BP.shape[1]
             remembered = self.projections.apply_some(x_BTD, 0, self.num_remembered)
-            keys_BTE = self._remember(remembered, turns_TF, cache)
+            keys_BTE = self._remember(remembered, turns_TF, cache, record)
             if num_queries == 0:
                 return x_BTD[:, :0]
             x_BPD = x_BTD.gather(1, queries_BP[..., None].expand(-1, -1, x_BTD.shape[-1]))
             q_lora, index_weights = self.projections.apply_some(x_BPD, self.num_remembered, self.num_remembered + 2)
             turns_BP1F = turns_TF[queries_BP].unsqueeze(2)
             back_BP1F = turns_BP1F.conj_physical()
-        q_lora = rms_norm(q_lora, self.q_a_norm, self.norm_eps)
+        q_lora = dispatch.norm(q_lora, self.norm_eps, self.q_a_norm, requested=self.kernels, record=record)
         q_BPHE = F.linear(q_lora, self.q_b).view(batch, num_queries, self.num_heads, self.head_dim)
-        q_BPHE = rotate(rms_norm(q_BPHE, None, self.norm_eps), turns_BP1F)
+        q_BPHE = dispatch.norm(q_BPHE, self.norm_eps, None, turns_BP1F, requested=self.kernels, record=record)
 
         num_entries = 0 if cache.entries is None else cache.entries.num_rows
         if not self.attends_by_rows and num_new == num_queries == 1:
@@ -144,26 +144,28 @@ class Attention:
             if self.attends_by_rows:
                 return self._project(self._attend_rows(*asked))
             out_BPHE = self._attend_gathered(*asked)
-        return self._project(rounded(rotate(out_BPHE, back_BP1F), x_BTD.dtype))
+        return self._project(rounded(rotate_ref(out_BPHE, back_BP1F), x_BTD.dtype))
 
-    def _remember(self, products: Sequence[Tensor], turns_TF: Tensor, cache: LayerCache) -> Tensor:
+    def _remember(
+        self, products: Sequence[Tensor], turns_TF: Tensor, cache: LayerCache, record: Record | None
+    ) -> Tensor:
         """Writes the new tokens into the cache; returns the window keys of the past and of these tokens.
 
         Args:
             products: of the tokens with the remembered matrices, [B, T, rows] each.
         """
         kv_BTE, *pooled = products
-        key_BTE = rotate(rms_norm(kv_BTE, self.kv_norm, self.norm_eps), turns_TF)
+        key_BTE = dispatch.norm(kv_BTE, self.norm_eps, self.kv_norm, turns_TF, requested=self.kernels, record=record)
         keys_BTE = torch.cat((cache.window_BWD, key_BTE), 1)
         window_BWD = keys_BTE[:, max(0, keys_BTE.shape[1] - self.window + 1) :]
         # Cloned, so that a window does not keep a whole prefill's keys alive.
         cache.window_BWD = window_BWD if kv_BTE.shape[1] == 1 else window_BWD.clone()
         if self.compressor is not None and cache.entries is not None and cache.compressor is not None:
-            new_BNE = self.compressor.update(pooled[0], pooled[1], cache.compressor)
+            new_BNE = self.compressor.update(pooled[0], pooled[1], cache.compressor, record)
             if new_BNE is not None:
                 cache.entries.append(new_BNE)
         if self.indexer is not None and cache.index_keys is not None and cache.index_compressor is not None:
-            new_BNE = self.indexer.compressor.update(pooled[2], pooled[3], cache.index_compressor)
+            new_BNE = self.indexer.compressor.update(pooled[2], pooled[3], cache.index_compressor, record)
             if new_BNE is not None:
                 cache.index_keys.append(new_BNE)
         return keys_BTE

@@ -17,8 +17,10 @@ from torch import Tensor
 
 from engine.checkpoint import Tensors
 from engine.config import ModelConfig
-from engine.norm import rms_norm
-from engine.rope import Rope, rotate
+from engine.rope import Rope
+from engine.settings import Kernels
+from kernels import dispatch
+from kernels.dispatch import Record
 from kernels.norm_ref import rounded
 
 
@@ -65,14 +67,22 @@ class CompressorState:
 
 class Compressor:
     def __init__(
-        self, tensors: Tensors, config: ModelConfig, *, rate: int, width: int, overlap: bool, rope: Rope
+        self,
+        tensors: Tensors,
+        config: ModelConfig,
+        *,
+        rate: int,
+        width: int,
+        overlap: bool,
+        rope: Rope,
+        kernels: Kernels,
     ) -> None:
         projected = 2 * width if overlap else width
         self.rate, self.width, self.overlap, self.rope = rate, width, overlap, rope
         self.projected, self.hidden = projected, config.hidden_size
         self.position_bias_mU = tensors.take("position_bias", rate, projected)
         self.norm_D = tensors.take("kv_norm.weight", width)
-        self.norm_eps = config.rms_norm_eps
+        self.norm_eps, self.kernels = config.rms_norm_eps, kernels
 
     def take_projections(self, tensors: Tensors) -> tuple[Tensor, Tensor]:
         """What makes the kv and the gate of a token; the attention multiplies, with all else that reads the token."""
@@ -84,7 +94,7 @@ class Compressor:
         zeros_BmD = self.norm_D.new_zeros(batch, self.rate, self.width)
         return CompressorState([empty_BTU], [empty_BTU], zeros_BmD, zeros_BmD - torch.inf)
 
-    def update(self, kv_BTU: Tensor, gate_BTU: Tensor, state: CompressorState) -> Tensor | None:
+    def update(self, kv_BTU: Tensor, gate_BTU: Tensor, state: CompressorState, record: Record | None) -> Tensor | None:
         """Takes in the projections of new tokens; the entries float32 [B, N, D] that they close, None where none."""
         state.pending_kv.append(rounded(kv_BTU, torch.float32))
         state.pending_gate.append(rounded(gate_BTU, torch.float32))
@@ -105,7 +115,7 @@ class Compressor:
         pooled_BND = (logit_BNmD.softmax(2) * kv_BNmD).sum(2)
         first_NF = self.rope.turns(state.num_entries * self.rate, num_windows, self.rate)
         state.num_entries += num_windows
-        return rotate(rms_norm(pooled_BND, self.norm_D, self.norm_eps), first_NF)
+        return dispatch.norm(pooled_BND, self.norm_eps, self.norm_D, first_NF, requested=self.kernels, record=record)
 
     def _with_previous_window(
         self, kv_BNmU: Tensor, logit_BNmU: Tensor, state: CompressorState

@@ -22,7 +22,7 @@ from engine.events import Phase
 from engine.pages import PagedKeys
 from engine.projections import by_column
 from engine.requested import without_kernel
-from engine.rope import Rope, rotate
+from engine.rope import Rope
 from engine.settings import Kernels
 from kernels import dispatch
 from kernels.norm_ref import constant, rounded
@@ -36,7 +36,9 @@ class Indexer:
         self.topk, self.layer, self.kernels = config.index_topk, layer, kernels
         self.q_b = by_column(tensors.matrix("q_b_proj.weight", self.num_heads * self.head_dim, config.q_lora_rank))
         self.hidden = config.hidden_size
-        self.compressor = Compressor(tensors, config, rate=rate, width=self.head_dim, overlap=True, rope=rope)
+        self.compressor = Compressor(
+            tensors, config, rate=rate, width=self.head_dim, overlap=True, rope=rope, kernels=kernels
+        )
 
     def take_weights(self, tensors: Tensors) -> Tensor:
         """What makes w of a token, but for its scale; the attention multiplies, with all else that reads the token."""
@@ -61,7 +63,7 @@ class Indexer:
         heads_BPHD = F.linear(q_lora_BPQ, self.q_b).view(*q_lora_BPQ.shape[:2], self.num_heads, self.head_dim)
         record = events.recorder(layer=self.layer, phase=phase)
         scores_BPC = dispatch.index_scores(
-            rotate(heads_BPHD, turns_BP1F),
+            dispatch.rotate(heads_BPHD, turns_BP1F, requested=self.kernels, record=record),
             keys.pool.pages,
             keys.block_table_BP,
             keys.num_keys,

@@ -23,10 +23,11 @@ from engine.config import ModelConfig
 from engine.events import Phase
 from engine.hyper import HyperConnection, HyperHead
 from engine.moe import MoE
-from engine.norm import rms_norm
 from engine.projections import by_column
 from engine.rope import Rope, make_ropes
 from engine.settings import EngineSettings
+from kernels import dispatch
+from kernels.dispatch import Record
 
 INDEX_DTYPES = {"fp8": torch.float8_e4m3fn, "bf16": torch.bfloat16, "fp32": torch.float32}
 
@@ -49,7 +50,7 @@ class Layer:
         index_dtype = INDEX_DTYPES[settings.index_keys]
         self.self_attn = Attention(tensors.within("self_attn"), config, layer, index_dtype, ropes, settings.kernels)
         self.mlp = MoE(tensors.within("mlp"), config, settings, layer, routed_scaling_factor)
-        self.norm_eps = config.rms_norm_eps
+        self.norm_eps, self.kernels = config.rms_norm_eps, settings.kernels
 
     def forward(
         self,
@@ -63,16 +64,20 @@ class Layer:
         """The streams after this layer, at the query positions only."""
         record = events.recorder(layer=self.layer, phase=phase)
         z_BTM = self.attn_hc.premix(streams_BTSD, record)
-        x_BTD = rms_norm(self.attn_hc.read(streams_BTSD, z_BTM, record), self.input_norm, self.norm_eps)
+        x_BTD = self.normed(self.attn_hc.read(streams_BTSD, z_BTM, record), self.input_norm, record)
         output = self.self_attn.forward(x_BTD, cache, start, phase, queries_BP)
         if queries_BP is not None:
             streams_BTSD, z_BTM, ids_BT = (_at(t, queries_BP) for t in (streams_BTSD, z_BTM, ids_BT))
         streams_BTSD = self.attn_hc.write(streams_BTSD, output, z_BTM, record)
 
         z_BTM = self.ffn_hc.premix(streams_BTSD, record)
-        x_BTD = rms_norm(self.ffn_hc.read(streams_BTSD, z_BTM, record), self.post_attention_norm, self.norm_eps)
+        x_BTD = self.normed(self.ffn_hc.read(streams_BTSD, z_BTM, record), self.post_attention_norm, record)
         output = self.mlp.forward(x_BTD.flatten(0, 1), ids_BT.flatten(), phase).view_as(x_BTD)
         return self.ffn_hc.write(streams_BTSD, output, z_BTM, record)
+
+    def normed(self, read_BTD: Tensor, weight_D: Tensor, record: Record | None) -> Tensor:
+        """What a site read, as attention or the experts take it."""
+        return dispatch.norm(read_BTD, self.norm_eps, weight_D, requested=self.kernels, record=record)
 
 
 class Model:
@@ -80,7 +85,7 @@ class Model:
         self, tensors: Tensors, config: ModelConfig, settings: EngineSettings, routed_scaling_factor: float
     ) -> None:
         inner = tensors.within("model")
-        self.config = config
+        self.config, self.kernels = config, settings.kernels
         self.embedding_VD = inner.matrix("embed_tokens.weight", config.vocab_size, config.hidden_size)
         ropes = make_ropes(config, tensors.device)
         self.layers = [
@@ -112,9 +117,12 @@ class Model:
         return F.embedding(ids_BT, self.embedding_VD)[:, :, None].expand(-1, -1, self.config.hc_mult, -1).contiguous()
 
     def logits_of(self, streams_BPSD: Tensor, phase: Phase) -> Tensor:
-        """Logits float32 [B, P, V] of what the last layer wrote; routes call the last mix one more layer."""
-        hidden_BPD = self.hc_head.read(streams_BPSD, events.recorder(layer=len(self.layers), phase=phase))
-        return F.linear(rms_norm(hidden_BPD, self.norm, self.config.rms_norm_eps), self.head_VD).float()
+        """Logits float32 [B, P, V] of what the last layer wrote; routes call the last mix and norm one more layer."""
+        record = events.recorder(layer=len(self.layers), phase=phase)
+        hidden_BPD = self.hc_head.read(streams_BPSD, record)
+        eps = self.config.rms_norm_eps
+        normed_BPD = dispatch.norm(hidden_BPD, eps, self.norm, requested=self.kernels, record=record)
+        return F.linear(normed_BPD, self.head_VD).float()
 
 
 def _at(rows: Tensor, queries_BP: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
-"""Rotary position embedding on the LAST r channels, in interleaved pairs (2i, 2i + 1), in fp32.
+"""The turns of rotary position embedding: what the LAST r channels are multiplied by, as interleaved pairs, in fp32.
 
-Contract: (a, b) -> (a cos - b sin, b cos + a sin) with angle position * frequency_i, computed as the product of a + i b
-and the turn cos + i sin. The main rope uses theta as it is; the compress rope stretches its low frequencies with YaRN,
+Contract: the pair (a, b) of channels (2i, 2i + 1) becomes (a + i b) (cos + i sin) with angle position * frequency_i
+(`kernels.norm_ref`). The main rope uses theta as it is; the compress rope stretches its low frequencies with YaRN,
 without touching amplitude or softmax scale.
 """
 
@@ -62,22 +62,6 @@ class Rope:
         # By numpy: the first cosines that two threads of torch compute in a process are at times wrong by 5e-4.
         exact_TF = angle_TF.numpy().astype(np.float64)
         return torch.from_numpy((np.cos(exact_TF) + 1j * np.sin(exact_TF)).astype(np.complex64))
-
-
-def rotate(x: Tensor, turns: Tensor) -> Tensor:
-    """Rotates the last channels of x in place, in fp32, and returns it.
-
-    Args:
-        x: [..., channels], float32 or bfloat16.
-        turns: complex64 [..., F], broadcast over the axes of x before the last; conjugate, they rotate back.
-    """
-    num_pairs = turns.shape[-1]
-    if x.dtype == torch.float32:
-        x.view(torch.complex64)[..., -num_pairs:].mul_(turns)
-    else:
-        pairs = x[..., -2 * num_pairs :].view(*x.shape[:-1], num_pairs, 2)
-        pairs.copy_(torch.view_as_real(torch.view_as_complex(pairs.float()) * turns))
-    return x
 
 
 def make_ropes(config: ModelConfig, device: str) -> dict[str, Rope]:

@@ -19,7 +19,6 @@ from engine.cache import Cache
 from engine.events import Phase
 from engine.model import Layer, Model
 from engine.moe import MoE
-from engine.norm import rms_norm
 from kernels.dispatch import Record
 
 
@@ -45,7 +44,7 @@ def forward_ragged(model: Model, segments: list[Segment]) -> Tensor:
         record = events.recorder(layer=layer.layer, phase=phase)
         streams_1NSD = _attend(layer, streams_1NSD, segments, sizes, record)
         z_1NM = layer.ffn_hc.premix(streams_1NSD, record)
-        x_1ND = rms_norm(layer.ffn_hc.read(streams_1NSD, z_1NM, record), layer.post_attention_norm, layer.norm_eps)
+        x_1ND = layer.normed(layer.ffn_hc.read(streams_1NSD, z_1NM, record), layer.post_attention_norm, record)
         output_1ND = _experts(layer.mlp, x_1ND[0], ids_N, rows_of)[None]
         streams_1NSD = layer.ffn_hc.write(streams_1NSD, output_1ND, z_1NM, record)
     for segment in segments:
@@ -58,7 +57,7 @@ def _attend(
     layer: Layer, streams_1NSD: Tensor, segments: list[Segment], sizes: list[int], record: Record | None
 ) -> Tensor:
     z_1NM = layer.attn_hc.premix(streams_1NSD, record)
-    x_1ND = rms_norm(layer.attn_hc.read(streams_1NSD, z_1NM, record), layer.input_norm, layer.norm_eps)
+    x_1ND = layer.normed(layer.attn_hc.read(streams_1NSD, z_1NM, record), layer.input_norm, record)
     outputs = [
         layer.self_attn.forward(x_1TD, segment.cache.layers[layer.layer], segment.cache.length, segment.phase, None)
         for x_1TD, segment in zip(x_1ND.split(sizes, 1), segments, strict=True)

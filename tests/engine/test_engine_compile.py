@@ -33,6 +33,7 @@ WANTED = {
     "_eliminate",
     "_index_scores",
     "_mix_slice",
+    "_norm",
     "_permute_pairs",
     "_place",
     "_read",

@@ -37,6 +37,8 @@ KERNELS = {
     "hyper_write": "_write",
     "index_scores": None,
     "index_select": "_sort",
+    "norm": "_norm",
+    "rotate": "_norm",
     "route": "_route",
     "sparse_attention_rows": "sparse_attention_part",
     "swiglu": "_swiglu",

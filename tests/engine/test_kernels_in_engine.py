@@ -47,6 +47,8 @@ OPS = {
     "hyper_write",
     "index_scores",
     "index_select",
+    "norm",
+    "rotate",
     "route",
     "sparse_attention_rows",
     "swiglu",

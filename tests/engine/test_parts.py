@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from engine.config import CSA, HCA, SLIDING, ModelConfig
-from engine.norm import rms_norm
 from engine.projections import Projections
-from engine.rope import Rope, make_ropes, rotate
+from engine.rope import Rope, make_ropes
+from kernels.norm_ref import norm_ref, rotate_ref
 from tests.engine.data.tiny import CONFIG
 
 
@@ -46,13 +46,13 @@ def test_the_last_channels_turn_in_interleaved_pairs_and_turn_back(generator: to
     x = torch.randn(2, 3, 5, 10, generator=generator)
     turns = rope.turns(6, 3)[None, :, None]
 
-    turned = rotate(x.clone(), turns)
+    turned = rotate_ref(x.clone(), turns)
 
     cos, sin = turns[0, 2, 0, 1].real, turns[0, 2, 0, 1].imag
     even, odd = x[1, 2, 4, 8], x[1, 2, 4, 9]
     torch.testing.assert_close(turned[1, 2, 4, 8:], torch.stack((even * cos - odd * sin, odd * cos + even * sin)))
     assert torch.equal(turned[..., :6], x[..., :6])
-    torch.testing.assert_close(rotate(turned, turns.conj_physical()), x)
+    torch.testing.assert_close(rotate_ref(turned, turns.conj_physical()), x)
 
 
 def test_layers_that_compress_share_one_rope_and_the_others_another() -> None:
@@ -92,9 +92,9 @@ def test_rms_norm_divides_by_the_root_mean_square_and_eps(rows: int, width: int,
     x, weight = torch.randn(rows, width, generator=generator), torch.randn(width, generator=generator)
     x[:-1] = 0
 
-    normed = rms_norm(x, weight, 0.25)
+    normed = norm_ref(x, 0.25, weight)
 
     exact = x.double() / (x.double().square().mean(-1, keepdim=True) + 0.25).sqrt()
     torch.testing.assert_close(normed.double(), weight.double() * exact, atol=1e-6, rtol=1e-6)
-    torch.testing.assert_close(rms_norm(x, None, 0.25).double(), exact, atol=1e-6, rtol=1e-6)
-    torch.testing.assert_close(rms_norm(x[-1], None, 0.25).double(), exact[-1], atol=1e-6, rtol=1e-6)
+    torch.testing.assert_close(norm_ref(x, 0.25).double(), exact, atol=1e-6, rtol=1e-6)
+    torch.testing.assert_close(norm_ref(x[-1], 0.25).double(), exact[-1], atol=1e-6, rtol=1e-6)

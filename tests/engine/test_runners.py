@@ -176,12 +176,12 @@ def test_every_choice_is_exactly_one_route_per_layer_and_phase(
     fp8 = METHODS[method].fp8_experts is not MoEMethod.fp8_experts and runner != "reference"
     experts = "nvfp4_experts" if nvfp4 else "fp8_experts" if fp8 else "experts"
     expected = {"topk", "moe_method", "moe_runner", "moe_layout", experts, "attention"}
-    expected |= {"hyper_premix", "hyper_read", "hyper_write", "swiglu"}
+    expected |= {"hyper_premix", "hyper_read", "hyper_write", "norm", "swiglu"}
     expected |= {"moe_activations"} if RUNNERS[runner].quantises_activations else set()
     for layer in (0, 1):
         for phase in PHASES:
             # Layer 1 is the one with an indexer.
-            ops = expected | ({"index_scores", "index_select", "route"} if layer == 1 else {"table_route"})
+            ops = expected | ({"index_scores", "index_select", "rotate", "route"} if layer == 1 else {"table_route"})
             assert ops <= {op for op, at, of in count if (at, of) == (layer, phase)}
     assert all(one["reason"] for one in routes)
 

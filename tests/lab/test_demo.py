@@ -64,13 +64,13 @@ def test_another_version_takes_over_and_keeps_the_old_history_and_the_cases(
 
 
 def test_changes_of_a_person_are_not_overwritten(demo: Repo, monkeypatch: pytest.MonkeyPatch) -> None:
-    demo.write("engine/norm.py", "# mine\n")
+    demo.write("engine/rope.py", "# mine\n")
     another_engine(monkeypatch)
 
     with pytest.raises(RepoError, match="changes of yours"):
         make_demo(Path("demo"))
 
-    assert (demo.path / "engine" / "norm.py").read_text(encoding="utf-8") == "# mine\n"
+    assert (demo.path / "engine" / "rope.py").read_text(encoding="utf-8") == "# mine\n"
 
 
 def test_a_folder_that_holds_something_else_is_refused(tmp_path: Path) -> None:
