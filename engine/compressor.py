@@ -3,7 +3,8 @@
 Contract: entry i pools window i (tokens i*m .. i*m + m - 1), per channel, with softmax over gate + position_bias;
 then RMS norm and rope at the window's FIRST token. With overlap (CSA) the projections are twice as wide: channels
 [:D] are what a window gives to the NEXT entry, [D:] what it gives to its own, and an entry pools 2m slots; before the
-first window those slots have weight 0. A query at position t sees the entries i < (t + 1) // m. All of it in fp32.
+first window those slots have weight 0. A query at position t sees the entries i < (t + 1) // m. All of it in fp32;
+tokens of an open window wait in the type that their projections came in.
 """
 
 # B sequences, T new tokens, m rate, N windows that close, D entry width, U projection width (D, or 2D with overlap).
@@ -82,7 +83,7 @@ class Compressor:
         self.projected, self.hidden = projected, config.hidden_size
         self.position_bias_mU = tensors.take("position_bias", rate, projected)
         self.norm_D = tensors.take("kv_norm.weight", width)
-        self.norm_eps, self.kernels = config.rms_norm_eps, kernels
+        self.norm_eps, self.kernels, self.dtype = config.rms_norm_eps, kernels, tensors.dtype
 
     def take_projections(self, tensors: Tensors) -> tuple[Tensor, Tensor]:
         """What makes the kv and the gate of a token; the attention multiplies, with all else that reads the token."""
@@ -90,14 +91,14 @@ class Compressor:
         return tensors.matrix("kv_proj.weight", *shape), tensors.matrix("gate_proj.weight", *shape)
 
     def new_state(self, batch: int) -> CompressorState:
-        empty_BTU = self.norm_D.new_zeros(batch, 0, self.projected)
+        empty_BTU = self.norm_D.new_zeros(batch, 0, self.projected, dtype=self.dtype)
         zeros_BmD = self.norm_D.new_zeros(batch, self.rate, self.width)
         return CompressorState([empty_BTU], [empty_BTU], zeros_BmD, zeros_BmD - torch.inf)
 
     def update(self, kv_BTU: Tensor, gate_BTU: Tensor, state: CompressorState, record: Record | None) -> Tensor | None:
         """Takes in the projections of new tokens; the entries float32 [B, N, D] that they close, None where none."""
-        state.pending_kv.append(rounded(kv_BTU, torch.float32))
-        state.pending_gate.append(rounded(gate_BTU, torch.float32))
+        state.pending_kv.append(kv_BTU)
+        state.pending_gate.append(gate_BTU)
         state.num_pending += kv_BTU.shape[1]
         num_windows = state.num_pending // self.rate
         if num_windows == 0:
@@ -108,6 +109,7 @@ class Compressor:
         state.pending_kv_BTU, state.pending_gate_BTU = kv_BTU[:, closed:].clone(), gate_BTU[:, closed:].clone()
         if state.num_pending:
             kv_BTU, gate_BTU = kv_BTU[:, :closed], gate_BTU[:, :closed]
+        kv_BTU, gate_BTU = rounded(kv_BTU, torch.float32), rounded(gate_BTU, torch.float32)
         kv_BNmD = kv_BTU.unflatten(1, (num_windows, self.rate))
         logit_BNmD = gate_BTU.unflatten(1, (num_windows, self.rate)) + self.position_bias_mU
         if self.overlap:

@@ -25,7 +25,7 @@ from engine.requested import without_kernel
 from engine.rope import Rope
 from engine.settings import Kernels
 from kernels import dispatch
-from kernels.norm_ref import constant, rounded
+from kernels.norm_ref import constant
 
 
 class Indexer:
@@ -36,6 +36,8 @@ class Indexer:
         self.topk, self.layer, self.kernels = config.index_topk, layer, kernels
         self.q_b = by_column(tensors.matrix("q_b_proj.weight", self.num_heads * self.head_dim, config.q_lora_rank))
         self.hidden = config.hidden_size
+        # With an axis: a product with a bfloat16 tensor is then one of float32, in one call.
+        self.weight_scale_1 = constant(self.num_heads**-0.5, self.q_b.device)[None]
         self.compressor = Compressor(
             tensors, config, rate=rate, width=self.head_dim, overlap=True, rope=rope, kernels=kernels
         )
@@ -67,7 +69,7 @@ class Indexer:
             keys.pool.pages,
             keys.block_table_BP,
             keys.num_keys,
-            rounded(weights_BPI, torch.float32) * constant(self.num_heads**-0.5, weights_BPI.device),
+            weights_BPI * self.weight_scale_1,
             self.head_dim**-0.5,
             requested=self._requested(keys),
             record=record,

@@ -67,13 +67,14 @@ def test_streams_caches_and_matrices_are_bf16_and_what_steers_is_fp32() -> None:
         layer.mlp.shared_w13,
         state.window_BWD,
         state.entries.all(),
+        state.compressor.pending_kv_BTU,
     )
     full = (
         layer.attn_hc.fn_MK,
         layer.input_norm,
         layer.self_attn.sinks_H,
         layer.mlp.topk.gate_ED,
-        state.compressor.pending_kv_BTU,
+        state.compressor.overlap_kv_BmD,
         state.compressor.overlap_logit_BmD,
     )
 

@@ -1,10 +1,12 @@
-"""The small parts of a layer: rope, joined projections, RMS norm."""
+"""The small parts of a layer: rope, joined projections, compressors, RMS norm."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 
+from engine.checkpoint import Tensors
+from engine.compressor import Compressor
 from engine.config import CSA, HCA, SLIDING, ModelConfig
 from engine.projections import Projections
 from engine.rope import Rope, make_ropes
@@ -84,6 +86,25 @@ def test_a_step_gets_its_turns_with_the_axes_of_heads_and_backwards() -> None:
         assert torch.equal(turns_TF, rope.turns(start, number))
         assert torch.equal(turns_1T1F, turns_TF[None, :, None])
         assert torch.equal(back_1T1F, turns_1T1F.conj().resolve_conj())
+
+
+def test_an_open_window_in_bf16_closes_to_the_entries_of_its_numbers_in_fp32(generator: torch.Generator) -> None:
+    config, closed = ModelConfig.from_dict(CONFIG), []
+    norm, bias = torch.rand(64, generator=generator), torch.randn(4, 128, generator=generator)
+    kv_BTU, gate_BTU = torch.randn(2, 2, 9, 128, generator=generator).bfloat16()
+    for dtype in (torch.float32, torch.bfloat16):
+        tensors = Tensors({"position_bias": bias, "kv_norm.weight": norm}, "tiny", dtype=dtype)
+        compressor = Compressor(tensors, config, rate=4, width=64, overlap=True, rope=Rope(10000.0, 16))
+        state = compressor.new_state(2)
+        for first, end in ((0, 1), (1, 6), (6, 7), (7, 9)):
+            part = slice(first, end)
+            entries = compressor.update(kv_BTU[:, part].to(dtype), gate_BTU[:, part].to(dtype), state)
+            closed += [] if entries is None else [entries]
+        assert state.pending_kv_BTU.dtype == dtype
+        assert state.pending_kv_BTU.shape[1] == state.num_pending == 1
+
+    assert [entries.dtype for entries in closed] == 4 * [torch.float32]
+    assert torch.equal(torch.cat(closed[:2], 1), torch.cat(closed[2:], 1))
 
 
 @pytest.mark.parametrize("rows", [1, 4])
