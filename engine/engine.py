@@ -142,9 +142,9 @@ class Engine:
             raise InputError(f"token ids of shape {tuple(ids.shape)}, expected {num_axes} axes and at least one token")
         if ids.is_floating_point() or ids.dtype == torch.bool:
             raise InputError(f"token ids of {ids.dtype}, expected integers")
-        # Looked at where they lie, and only then moved: ids on the CPU cost no wait for a GPU.
+        # Looked at on the CPU: ids that lie there cost no wait for a GPU, and others one, not one for each bound.
         ids = ids.long()
-        low, high = map(int, ids.aminmax())
+        low, high = map(int, ids.cpu().aminmax())
         if low < 0 or high >= self.config.vocab_size:
             raise InputError(f"token ids from {low} to {high}, expected 0 to {self.config.vocab_size - 1}")
         return ids.to(self.settings.device)
