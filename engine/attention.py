@@ -19,7 +19,7 @@ from torch.nn import functional as F
 
 from engine import events
 from engine.attend import attend_stretch
-from engine.cache import LayerCache, Rows, flat_rows, gather_rows
+from engine.cache import LayerCache, Rows, absent, flat_rows, gather_rows, newest_rows
 from engine.checkpoint import Tensors
 from engine.compressor import Compressor
 from engine.config import CSA, SLIDING, ModelConfig
@@ -27,11 +27,12 @@ from engine.events import Phase
 from engine.indexer import Indexer
 from engine.pages import PagedKeys, PagePool
 from engine.projections import Projections, by_column
-from engine.rope import Rope
+from engine.rope import Rope, StepTurns
 from engine.settings import Kernels
 from kernels import dispatch
 from kernels.dispatch import Record
 from kernels.norm_ref import rotate_ref, rounded
+from kernels.sparse_attention_ref import Rotation
 
 # Gathered candidates of one chunk of queries, in numbers: 64 MB of fp32.
 MAX_GATHERED = 1 << 24
@@ -108,28 +109,30 @@ class Attention:
         """
         batch, num_new, _ = x_BTD.shape
         record = events.recorder(layer=self.layer, phase=phase)
-        _, turns_TF, turns_BP1F, back_BP1F = self.rope.of_step(start, num_new)
+        step = self.rope.of_step(start, num_new)
         if queries_BP is None:
-            num_queries = num_new
+            num_queries, turns_BP1F = num_new, step.turns_1T1F
             products = self.projections.apply(x_BTD)
-            keys_BTE = self._remember(products[: self.num_remembered], turns_TF, cache, record)
+            keys_BTE = self._remember(products[: self.num_remembered], step.turns_TF, cache, record)
             q_lora, index_weights = products[self.num_remembered :]
         else:
             num_queries = queries_BP.shape[1]
             remembered = self.projections.apply_some(x_BTD, 0, self.num_remembered)
-            keys_BTE = self._remember(remembered, turns_TF, cache, record)
+            keys_BTE = self._remember(remembered, step.turns_TF, cache, record)
             if num_queries == 0:
                 return x_BTD[:, :0]
             x_BPD = x_BTD.gather(1, queries_BP[..., None].expand(-1, -1, x_BTD.shape[-1]))
             q_lora, index_weights = self.projections.apply_some(x_BPD, self.num_remembered, self.num_remembered + 2)
-            turns_BP1F = turns_TF[queries_BP].unsqueeze(2)
-            back_BP1F = turns_BP1F.conj_physical()
+            turns_BP1F = step.turns_TF[queries_BP].unsqueeze(2)
         q_lora = dispatch.norm(q_lora, self.norm_eps, self.q_a_norm, requested=self.kernels, record=record)
         q_BPHE = F.linear(q_lora, self.q_b).view(batch, num_queries, self.num_heads, self.head_dim)
         q_BPHE = dispatch.norm(q_BPHE, self.norm_eps, None, turns_BP1F, requested=self.kernels, record=record)
 
         num_entries = 0 if cache.entries is None else cache.entries.num_rows
-        if not self.attends_by_rows and num_new == num_queries == 1:
+        if num_new == num_queries == 1:
+            if self.attends_by_rows:
+                out_BPHE = self._attend_newest_rows(q_BPHE, q_lora, index_weights, step, keys_BTE, cache, phase)
+                return self._project(out_BPHE)
             out_BPHE = self._attend_newest(q_BPHE, q_lora, index_weights, turns_BP1F, keys_BTE, cache, phase)
         elif not self.attends_by_rows and queries_BP is None and not self._is_sparse(num_entries):
             self._told("every position, every entry", attend_stretch, phase)
@@ -138,12 +141,15 @@ class Attention:
             out_BPHE = attend_stretch(q_BPHE.float(), keys_BTE.float(), entries, visible_T, self.sinks_H, self.window)
         else:
             if queries_BP is None:
-                queries_BP = torch.arange(num_new, device=x_BTD.device).expand(batch, -1)
+                position_BP = torch.arange(start, start + num_new, device=x_BTD.device).expand(batch, -1)
+            else:
+                position_BP = start + queries_BP
             first_key = start + num_new - keys_BTE.shape[1]
-            asked = (q_BPHE, q_lora, index_weights, start + queries_BP, turns_BP1F, keys_BTE, first_key, cache, phase)
+            asked = (q_BPHE, q_lora, index_weights, position_BP, turns_BP1F, keys_BTE, first_key, cache, phase)
             if self.attends_by_rows:
                 return self._project(self._attend_rows(*asked))
             out_BPHE = self._attend_gathered(*asked)
+        back_BP1F = step.back_1T1F if queries_BP is None else turns_BP1F.conj_physical()
         return self._project(rounded(rotate_ref(out_BPHE, back_BP1F), x_BTD.dtype))
 
     def _remember(
@@ -195,6 +201,35 @@ class Attention:
             candidates_BNE = torch.cat((keys_BNE, entries_BNE), 1)
         return self._sparse_attention(q_B1HE.squeeze(1), candidates_BNE, None, phase, record).view(q_B1HE.shape)
 
+    def _attend_newest_rows(
+        self,
+        q_B1HE: Tensor,
+        q_lora_B1Q: Tensor,
+        weights_B1I: Tensor,
+        step: StepTurns,
+        keys_BNE: Tensor,
+        cache: LayerCache,
+        phase: Phase,
+    ) -> Tensor:
+        """The same by rows, the output rotated back; but for what an indexer picks the rows are kept ones."""
+        record = self._told("a kernel gathers the candidates", Attention._attend_newest_rows, phase)
+        batch, num_keys, _ = keys_BNE.shape
+        entries, entry_rows, device = cache.entries, None, q_B1HE.device
+        if entries is not None and entries.num_rows:
+            num_entries, capacity = entries.num_rows, entries.buffer.shape[1]
+            if self._is_sparse(num_entries) and self.indexer is not None and cache.index_keys is not None:
+                turns_11F, keys = step.turns_1T1F, cache.index_keys
+                entry_rows = self.indexer.pick(q_lora_B1Q, weights_B1I, turns_11F, None, keys, phase).squeeze(1)
+                if batch > 1:
+                    # Where each sequence begins.
+                    entry_rows = entry_rows + newest_rows(batch, 1, capacity, 1, device)
+            else:
+                entry_rows = newest_rows(batch, num_entries, capacity, num_entries, device)
+        window_rows = newest_rows(batch, num_keys, num_keys, self.window, device)
+        q_BHE, rotation = q_B1HE.squeeze(1), step.rotation(batch)
+        out = self._sparse_attention_rows(q_BHE, keys_BNE, window_rows, entries, entry_rows, rotation, record)
+        return out.view(q_B1HE.shape)
+
     def _attend_gathered(
         self,
         q_BPHE: Tensor,
@@ -226,7 +261,7 @@ class Attention:
             valid = torch.cat((window_BPW >= 0, valid_BPK), 2).flatten(0, 1)
             out = self._sparse_attention(q_BPHE[part].flatten(0, 1), candidates, valid, phase, record)
             outputs.append(out.unflatten(0, window_BPW.shape[:2]))
-        return torch.cat(outputs, 1)
+        return joined(outputs)
 
     def _candidates(
         self,
@@ -267,15 +302,12 @@ class Attention:
         record = self._told("a kernel gathers the candidates", Attention._attend_rows, phase)
         num_entries = 0 if cache.entries is None else cache.entries.num_rows
         chunk = max(1, MAX_ROWS // (q_BPHE.shape[0] * (self.window + num_entries)))
-        offset_W = torch.arange(1 - self.window, 1, device=q_BPHE.device) - first_key
-        entries_SE = None
-        if cache.entries is not None and num_entries:
-            entries_SE = cache.entries.buffer.flatten(0, 1)
+        offset_W = torch.arange(1 - first_key - self.window, 1 - first_key, device=q_BPHE.device)
         outputs = []
         for first in range(0, q_BPHE.shape[1], chunk):
             part = (slice(None), slice(first, first + chunk))
             entry_rows = None
-            if cache.entries is not None and entries_SE is not None:
+            if cache.entries is not None and num_entries:
                 numbers_BPK = self._numbers(
                     q_lora_BPQ[part],
                     weights_BPI[part],
@@ -287,21 +319,17 @@ class Attention:
                 )
                 entry_rows = flat_rows(cache.entries.buffer, numbers_BPK).flatten(0, 1)
             turns_QF = turns_BP1F[part].squeeze(2).expand(q_BPHE.shape[0], -1, -1).flatten(0, 1)
-            out = dispatch.sparse_attention_rows(
+            out = self._sparse_attention_rows(
                 q_BPHE[part].flatten(0, 1),
-                keys_BTE.flatten(0, 1),
+                keys_BTE,
                 flat_rows(keys_BTE, position_BP[part][..., None] + offset_W).flatten(0, 1),
-                entries_SE,
+                cache.entries,
                 entry_rows,
-                self.sinks_H,
-                self.head_dim**-0.5,
-                rotation=(turns_QF.real, turns_QF.imag),
-                out_dtype=q_BPHE.dtype,
-                requested=self.kernels,
-                record=record,
+                (turns_QF.real, turns_QF.imag),
+                record,
             )
             outputs.append(out.unflatten(0, (q_BPHE.shape[0], -1)))
-        return torch.cat(outputs, 1)
+        return joined(outputs)
 
     def _numbers(
         self,
@@ -318,7 +346,7 @@ class Attention:
         if self._is_sparse(entries.num_rows) and self.indexer is not None and cache.index_keys is not None:
             return self.indexer.pick(q_lora_BPQ, weights_BPI, turns_BP1F, visible_BP, cache.index_keys, phase)
         number_C = torch.arange(entries.num_rows, device=q_lora_BPQ.device)
-        return torch.where(number_C < visible_BP[..., None], number_C, -1)
+        return torch.where(number_C < visible_BP[..., None], number_C, absent(number_C.device))
 
     def _is_sparse(self, num_entries: int) -> bool:
         return self.indexer is not None and num_entries > self.indexer.topk
@@ -333,6 +361,30 @@ class Attention:
             self.sinks_H,
             self.head_dim**-0.5,
             split_size=SPLIT_SIZE if phase == "decode" else None,
+            requested=self.kernels,
+            record=record,
+        )
+
+    def _sparse_attention_rows(
+        self,
+        q_QHE: Tensor,
+        keys_BTE: Tensor,
+        window_rows_QW: Tensor,
+        entries: Rows | None,
+        entry_rows_QK: Tensor | None,
+        rotation: Rotation,
+        record: Record | None,
+    ) -> Tensor:
+        return dispatch.sparse_attention_rows(
+            q_QHE,
+            keys_BTE.flatten(0, 1),
+            window_rows_QW,
+            None if entries is None or entry_rows_QK is None else entries.buffer.flatten(0, 1),
+            entry_rows_QK,
+            self.sinks_H,
+            self.head_dim**-0.5,
+            rotation=rotation,
+            out_dtype=q_QHE.dtype,
             requested=self.kernels,
             record=record,
         )
@@ -354,3 +406,8 @@ class Attention:
         grouped_GNF = out_BPHE.reshape(-1, self.num_groups, self.o_a_GFR.shape[1]).transpose(0, 1)
         low_rank_NGR = torch.bmm(grouped_GNF, self.o_a_GFR).transpose(0, 1)
         return F.linear(low_rank_NGR.reshape(batch, num_queries, -1), self.o_b)
+
+
+def joined(parts: Sequence[Tensor]) -> Tensor:
+    """Chunks of queries side by side again; a lone one as it is, which `torch.cat` would copy."""
+    return parts[0] if len(parts) == 1 else torch.cat(tuple(parts), 1)

@@ -10,6 +10,7 @@ disturb each other.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -17,6 +18,10 @@ from torch import Tensor
 from engine.compressor import CompressorState
 from engine.errors import InputError
 from engine.pages import PagedKeys
+from kernels.norm_ref import constant
+
+# Rows kept of the newest queries: a step asks for some three, or for as many per sequence where lengths differ.
+KEPT_ROWS = 64
 
 
 def gather_rows(rows_BND: Tensor, numbers_BPK: Tensor) -> Tensor:
@@ -31,7 +36,25 @@ def gather_rows(rows_BND: Tensor, numbers_BPK: Tensor) -> Tensor:
 def flat_rows(rows_BND: Tensor, numbers_BPK: Tensor) -> Tensor:
     """The same numbers as rows of all sequences laid end to end; -1 for numbers below 0."""
     start_B = torch.arange(len(rows_BND), device=numbers_BPK.device) * rows_BND.shape[1]
-    return torch.where(numbers_BPK < 0, -1, numbers_BPK + start_B[:, None, None])
+    return torch.where(numbers_BPK < 0, absent(numbers_BPK.device), numbers_BPK + start_B[:, None, None])
+
+
+def absent(device: torch.device) -> Tensor:
+    """-1, the number of no row, as `torch.where` takes it without making a tensor of it."""
+    return constant(-1, device, torch.int64)
+
+
+@lru_cache(KEPT_ROWS)
+def newest_rows(batch: int, num_rows: int, capacity: int, width: int, device: torch.device) -> Tensor:
+    """The last `width` of the `num_rows` rows of every sequence, which has room for `capacity`, as `flat_rows`.
+
+    Layer after layer and step after step ask for the same ones, which depend on nothing but the arguments: they are
+    kept, int64 [B, width], and must not be written to.
+    """
+    with torch.inference_mode(False):
+        number_K = torch.arange(num_rows - width, num_rows, device=device)
+        start_B1 = torch.arange(batch, device=device)[:, None] * capacity
+        return torch.where(number_K < 0, absent(device), number_K + start_B1)
 
 
 class Rows:

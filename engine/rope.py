@@ -10,22 +10,36 @@ without touching amplitude or softmax scale.
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from functools import cached_property
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from engine.config import CSA, HCA, SLIDING, ModelConfig, Yarn
+from kernels.sparse_attention_ref import Rotation
 
 
-class StepTurns(NamedTuple):
-    """Turns of the positions (first, number): plain, with axes for batch and heads, and those that turn back."""
+class StepTurns:
+    """Turns of the positions (first, number): plain and with axes for batch and heads; what turns back once asked."""
 
-    asked: tuple[int, int]
-    turns_TF: Tensor
-    turns_1T1F: Tensor
-    back_1T1F: Tensor
+    def __init__(self, asked: tuple[int, int], turns_TF: Tensor) -> None:
+        self.asked, self.turns_TF, self.turns_1T1F = asked, turns_TF, turns_TF[None, :, None]
+        self._rotation_2QF: Tensor | None = None
+
+    @cached_property
+    def back_1T1F(self) -> Tensor:
+        return self.turns_1T1F.conj_physical()
+
+    def rotation(self, batch: int) -> Rotation:
+        """Cosines and sines float32 [B * T, F], contiguous: what a kernel turns the outputs of B sequences back by."""
+        num_turns, num_pairs = self.turns_TF.shape
+        if self._rotation_2QF is None or self._rotation_2QF.shape[1] != batch * num_turns:
+            parts_2TF = torch.view_as_real(self.turns_TF).movedim(-1, 0)
+            # One copy for both, and none in the layers.
+            parts_2BTF = parts_2TF[:, None].expand(2, batch, num_turns, num_pairs).contiguous()
+            self._rotation_2QF = parts_2BTF.flatten(1, 2)
+        return self._rotation_2QF[0], self._rotation_2QF[1]
 
 
 class Rope:
@@ -37,7 +51,7 @@ class Rope:
         if yarn is not None:
             self.frequency_F = _stretch(self.frequency_F, theta, num_channels, yarn)
         self._table_TF = self._turns(0)
-        self._step = StepTurns((0, 0), self._table_TF, self._table_TF, self._table_TF)
+        self._step = StepTurns((0, 0), self._table_TF)
 
     def turns(self, start: int, num_positions: int, step: int = 1) -> Tensor:
         """cos + i sin, complex64 [T, F], of the positions start, start + step, and so on."""
@@ -49,9 +63,7 @@ class Rope:
     def of_step(self, start: int, num_positions: int) -> StepTurns:
         """The turns of positions in a row; all layers of a step ask for the same ones, which are cut out once."""
         if self._step.asked != (start, num_positions):
-            turns_TF = self.turns(start, num_positions)
-            turns_1T1F = turns_TF[None, :, None]
-            self._step = StepTurns((start, num_positions), turns_TF, turns_1T1F, turns_1T1F.conj_physical())
+            self._step = StepTurns((start, num_positions), self.turns(start, num_positions))
         return self._step
 
     def _turns(self, num_positions: int) -> Tensor:

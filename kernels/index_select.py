@@ -14,6 +14,7 @@ Time: floor is one read of the scores at 4.3 TB/s, 1 us for 16 x 64k; three depe
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -33,6 +34,8 @@ PART = 4096
 # Candidates that one warp counts in one go.
 LANE = tl.constexpr(128)
 MAX_TOPK = 4096
+# Counts of queries that see every key, kept by the shape of their scores.
+KEPT_COUNTS = 64
 # Below every score: no score but a NaN has these bits.
 ABSENT = tl.constexpr(-(2**31))
 ABSENT_WORD = tl.constexpr(-(2**63))
@@ -137,6 +140,13 @@ def _sort(kept_RK, picks_RK, K: tl.constexpr, BLOCK_K: tl.constexpr, OVERLAP: tl
     tl.store(picks_RK + row * K + k_K, pick_K, mask=k_K < K)
 
 
+@lru_cache(KEPT_COUNTS)
+def _all_visible(batch: int, num_queries: int, num_keys: int, device: torch.device) -> Tensor:
+    """Counts of queries that see every key; kept, because each layer of a decode step asks for the same ones."""
+    with torch.inference_mode(False):
+        return torch.full((batch, num_queries), num_keys, device=device)
+
+
 def index_select(scores_BTS: Tensor, num_visible_BT: Tensor | None, index_topk: int) -> Tensor:
     """The best min(index_topk, S) visible keys of every query, int64 [B, T, K], best first; -1 where fewer are visible.
 
@@ -151,7 +161,7 @@ def index_select(scores_BTS: Tensor, num_visible_BT: Tensor | None, index_topk: 
         DeviceError: the tensors are not on one GPU.
     """
     if num_visible_BT is None:
-        num_visible_BT = torch.full(scores_BTS.shape[:2], scores_BTS.shape[2], device=scores_BTS.device)
+        num_visible_BT = _all_visible(*scores_BTS.shape, scores_BTS.device)
     require_device("index_select", scores_BTS, num_visible_BT)
     require(scores_BTS.dtype == torch.float32, DtypeError, "index scores", scores_BTS.dtype, "float32")
     require(

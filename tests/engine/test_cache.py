@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.cache import Rows, gather_rows
+from engine.cache import Rows, flat_rows, gather_rows, newest_rows
 from engine.checkpoint import Tensors
 from engine.config import ModelConfig
 from engine.engine import Engine
@@ -109,6 +109,24 @@ def test_rows_grow_and_are_gathered_per_sequence() -> None:
     assert torch.equal(rows.gather(numbers), gather_rows(whole, numbers))
     assert torch.equal(rows.gather(numbers)[0, 0], whole[0, [8, 0]])
     assert torch.equal(rows.take(numbers[:, 0].abs()), torch.stack((whole[0, [8, 0]], whole[1, [3, 1]])))
+
+
+def test_rows_of_the_newest_are_those_of_their_numbers_whatever_was_asked_before() -> None:
+    device = torch.device("cpu")
+    for _ in range(2):
+        for batch, num_rows, capacity, width in [
+            (1, 3, 3, 8),
+            (4, 3, 3, 8),
+            (4, 9, 9, 8),
+            (4, 5, 16, 5),
+            (4, 1, 16, 1),
+        ]:
+            rows_BK = newest_rows(batch, num_rows, capacity, width, device)
+
+            numbers_BPK = torch.arange(num_rows - width, num_rows).expand(batch, 1, width)
+            assert torch.equal(rows_BK, flat_rows(torch.empty(batch, capacity, 2), numbers_BPK).squeeze(1))
+            assert newest_rows(batch, num_rows, capacity, width, device) is rows_BK
+    assert newest_rows(2, 3, 5, 4, device).tolist() == [[-1, 0, 1, 2], [-1, 5, 6, 7]]
 
 
 def test_rows_of_a_lone_sequence_are_taken_at_their_numbers() -> None:

@@ -81,11 +81,22 @@ def test_matrices_that_read_the_same_rows_give_what_each_gives_alone(generator: 
 def test_a_step_gets_its_turns_with_the_axes_of_heads_and_backwards() -> None:
     rope = make_ropes(ModelConfig.from_dict(CONFIG), "cpu")[CSA]
     for start, number in ((5, 3), (5, 3), (4096, 1), (5, 3)):
-        _, turns_TF, turns_1T1F, back_1T1F = rope.of_step(start, number)
+        step = rope.of_step(start, number)
 
-        assert torch.equal(turns_TF, rope.turns(start, number))
-        assert torch.equal(turns_1T1F, turns_TF[None, :, None])
-        assert torch.equal(back_1T1F, turns_1T1F.conj().resolve_conj())
+        assert torch.equal(step.turns_TF, rope.turns(start, number))
+        assert torch.equal(step.turns_1T1F, step.turns_TF[None, :, None])
+        assert torch.equal(step.back_1T1F, step.turns_1T1F.conj().resolve_conj())
+
+
+@pytest.mark.parametrize("number", [1, 3])
+def test_a_step_gets_the_rotation_of_as_many_sequences_as_are_asked_for(number: int) -> None:
+    rope = make_ropes(ModelConfig.from_dict(CONFIG), "cpu")[CSA]
+    for batch in (1, 4, 1, 2):
+        rotation = rope.of_step(9, number).rotation(batch)
+
+        turns_QF = rope.turns(9, number).repeat(batch, 1)
+        assert all(part_QF.is_contiguous() for part_QF in rotation)
+        assert torch.equal(torch.complex(*rotation), turns_QF)
 
 
 def test_an_open_window_in_bf16_closes_to_the_entries_of_its_numbers_in_fp32(generator: torch.Generator) -> None:

@@ -83,6 +83,14 @@ def test_hidden_scores_may_be_anything_and_no_query_or_key_gives_no_pick(device:
 
 
 @pytest.mark.interpreter
+def test_without_counts_every_key_is_visible_whatever_was_asked_before(generator: torch.Generator, device: str) -> None:
+    for batch, num_keys in ((1, 9), (3, 9), (1, 12), (1, 9)):
+        scores = torch.randn(batch, 1, num_keys, generator=generator).to(device)
+
+        assert torch.equal(index_select(scores, None, 10), select_ref(scores, None, 10))
+
+
+@pytest.mark.interpreter
 def test_bad_input_is_refused_before_launch(device: str) -> None:
     scores, visible = torch.zeros(1, 2, 8).to(device), torch.full((1, 2), 8).to(device)
 
