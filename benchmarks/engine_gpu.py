@@ -57,10 +57,10 @@ Row = dict[str, Any]
 
 
 def flash(options: argparse.Namespace) -> Iterator[Row]:
-    """A row per prefill length, and per number of sequences that decode together."""
+    """A row per prefill length, and per number of sequences that decode together, without and with CUDA graphs."""
     shape = (TINY if options.tiny else FLASH) | {"max_position_embeddings": 1 << 20}
     device, named = options.device, f"{'tiny' if options.tiny else 'flash'} x {options.layers} layers"
-    settings = EngineSettings(device=device, dtype=torch.bfloat16)
+    settings = EngineSettings(device=device, dtype=torch.bfloat16, cuda_graph=True)
     ids = torch.from_numpy(np.random.default_rng(0).integers(0, shape["vocab_size"], (1, max(options.prefill))))
     few = config_of(shape | {"n_routed_experts": min(FEW_EXPERTS, shape["n_routed_experts"])}, options.layers)
     found, expected = (_step_logits(few, replace(settings, kernels=kernels), ids) for kernels in ("auto", "reference"))
@@ -76,13 +76,23 @@ def flash(options: argparse.Namespace) -> Iterator[Row]:
             lambda prompt=prompt: engine.prefill(prompt), num_tokens, device
         )
     _, cache = engine.prefill(ids)
+    graphs = engine.graphs
     for batch in options.batches:
-        forked = cache.fork(batch)
         next_B = torch.from_numpy(np.random.default_rng(batch).integers(0, shape["vocab_size"], batch)).to(device)
-        yield {"op": "decode", "shape": f"{named}, {batch} x {ids.shape[1]} tokens", **shared} | _decoded(
-            lambda forked=forked, next_B=next_B: engine.decode(next_B, forked), forked, config, device
-        )
-        del forked
+        logits: list[Tensor] = []
+        for engine.graphs in (None, graphs) if graphs else (None,):
+            forked = cache.fork(batch)
+            # The first step of graphs is one without, the second captures.
+            logits.append(torch.stack([engine.decode(next_B, forked) for _ in range(3)]))
+            by = (
+                {"launched": "by graphs", "same_bits": torch.equal(*logits)}
+                if engine.graphs
+                else {"launched": "one by one"}
+            )
+            yield {"op": "decode", "shape": f"{named}, {batch} x {ids.shape[1]} tokens", **by, **shared} | _decoded(
+                lambda forked=forked, next_B=next_B: engine.decode(next_B, forked), forked, config, device
+            )
+            del forked
 
 
 def trained(options: argparse.Namespace) -> Iterator[Row]:

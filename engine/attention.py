@@ -12,6 +12,7 @@ sliding, compress otherwise.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -40,6 +41,14 @@ MAX_GATHERED = 1 << 24
 MAX_ROWS = 1 << 26
 # Candidates per split of a decode step.
 SPLIT_SIZE = 64
+
+
+class Asked(NamedTuple):
+    """One token a sequence by the matrices that read it: with all of them joined, the query's bottleneck, the heads."""
+
+    product_B1R: Tensor
+    q_lora_B1Q: Tensor
+    q_B1HE: Tensor
 
 
 class Attention:
@@ -108,6 +117,8 @@ class Attention:
             queries_BP: which of the T tokens ask, None for all of them.
         """
         batch, num_new, _ = x_BTD.shape
+        if queries_BP is None and num_new == 1 and self.attends_by_rows:
+            return self.project(self.attend_newest(self.ask(x_BTD, phase), cache, start, phase))
         record = events.recorder(layer=self.layer, phase=phase)
         step = self.rope.of_step(start, num_new)
         if queries_BP is None:
@@ -124,15 +135,11 @@ class Attention:
             x_BPD = x_BTD.gather(1, queries_BP[..., None].expand(-1, -1, x_BTD.shape[-1]))
             q_lora, index_weights = self.projections.apply_some(x_BPD, self.num_remembered, self.num_remembered + 2)
             turns_BP1F = step.turns_TF[queries_BP].unsqueeze(2)
-        q_lora = dispatch.norm(q_lora, self.norm_eps, self.q_a_norm, requested=self.kernels, record=record)
-        q_BPHE = F.linear(q_lora, self.q_b).view(batch, num_queries, self.num_heads, self.head_dim)
+        q_lora, q_BPHE = self._query(q_lora, record)
         q_BPHE = dispatch.norm(q_BPHE, self.norm_eps, None, turns_BP1F, requested=self.kernels, record=record)
 
         num_entries = 0 if cache.entries is None else cache.entries.num_rows
-        if num_new == num_queries == 1:
-            if self.attends_by_rows:
-                out_BPHE = self._attend_newest_rows(q_BPHE, q_lora, index_weights, step, keys_BTE, cache, phase)
-                return self._project(out_BPHE)
+        if not self.attends_by_rows and num_new == num_queries == 1:
             out_BPHE = self._attend_newest(q_BPHE, q_lora, index_weights, turns_BP1F, keys_BTE, cache, phase)
         elif not self.attends_by_rows and queries_BP is None and not self._is_sparse(num_entries):
             self._told("every position, every entry", attend_stretch, phase)
@@ -147,10 +154,30 @@ class Attention:
             first_key = start + num_new - keys_BTE.shape[1]
             asked = (q_BPHE, q_lora, index_weights, position_BP, turns_BP1F, keys_BTE, first_key, cache, phase)
             if self.attends_by_rows:
-                return self._project(self._attend_rows(*asked))
+                return self.project(self._attend_rows(*asked))
             out_BPHE = self._attend_gathered(*asked)
         back_BP1F = step.back_1T1F if queries_BP is None else turns_BP1F.conj_physical()
-        return self._project(rounded(rotate_ref(out_BPHE, back_BP1F), x_BTD.dtype))
+        return self.project(rounded(rotate_ref(out_BPHE, back_BP1F), x_BTD.dtype))
+
+    def ask(self, x_B1D: Tensor, phase: Phase) -> Asked:
+        """What attention takes of one new token a sequence, before it looks at its position or the cache."""
+        product_B1R = F.linear(x_B1D, self.projections.joined_RD)
+        q_lora_B1Q = self.projections.cut(product_B1R)[self.num_remembered]
+        return Asked(product_B1R, *self._query(q_lora_B1Q, events.recorder(layer=self.layer, phase=phase)))
+
+    def attend_newest(self, asked: Asked, cache: LayerCache, start: int, phase: Phase) -> Tensor:
+        """Takes the token at position `start` in; its output before `project`, by the rows of its candidates."""
+        record, step = events.recorder(layer=self.layer, phase=phase), self.rope.of_step(start, 1)
+        products, turns = self.projections.cut(asked.product_B1R), step.turns_1T1F
+        keys_BNE = self._remember(products[: self.num_remembered], step.turns_TF, cache, record)
+        q_B1HE = dispatch.norm(asked.q_B1HE, self.norm_eps, None, turns, requested=self.kernels, record=record)
+        return self._attend_newest_rows(q_B1HE, asked.q_lora_B1Q, products[-1], step, keys_BNE, cache, phase)
+
+    def _query(self, q_lora_BPQ: Tensor, record: Record | None) -> tuple[Tensor, Tensor]:
+        """The bottleneck behind its norm, and the heads [B, P, H, E] before theirs."""
+        q_lora_BPQ = dispatch.norm(q_lora_BPQ, self.norm_eps, self.q_a_norm, requested=self.kernels, record=record)
+        q_BPR = F.linear(q_lora_BPQ, self.q_b)
+        return q_lora_BPQ, q_BPR.view(*q_BPR.shape[:2], self.num_heads, self.head_dim)
 
     def _remember(
         self, products: Sequence[Tensor], turns_TF: Tensor, cache: LayerCache, record: Record | None
@@ -396,7 +423,7 @@ class Attention:
             events.route("attention", way, layer=self.layer, phase=phase, reason=reason)
         return record
 
-    def _project(self, out_BPHE: Tensor) -> Tensor:
+    def project(self, out_BPHE: Tensor) -> Tensor:
         """Heads to groups, each group through its own low-rank matrix, all groups through one."""
         batch, num_queries = out_BPHE.shape[:2]
         if batch == num_queries == 1:

@@ -20,6 +20,7 @@ from engine.cache import Cache
 from engine.checkpoint import DEFAULT_CHECKPOINT, Tensors, load_checkpoint
 from engine.config import CSA, ModelConfig
 from engine.errors import InputError
+from engine.graph import DecodeGraphs, obstacle
 from engine.model import Model
 from engine.requested import requested_kernels
 from engine.settings import EngineSettings
@@ -51,6 +52,7 @@ class Engine:
         factor = config.routed_scaling_factor if routed_scaling_factor is None else routed_scaling_factor
         with torch.inference_mode():
             self.model = Model(replace(tensors, dtype=settings.dtype), config, settings, factor)
+        self.graphs = self._graphs() if settings.cuda_graph else None
 
     @classmethod
     def load(
@@ -124,6 +126,8 @@ class Engine:
         if ids_B.shape[0] != cache.batch:
             raise InputError(f"decode: {ids_B.shape[0]} token ids for a cache of {cache.batch} sequences")
         self._check_length(cache.length + 1)
+        if self.graphs is not None and not events.enabled():
+            return self.graphs.step(ids_B[:, None], cache)[:, 0]
         return self.model.forward(ids_B[:, None], cache, "decode", None)[:, 0]
 
     @torch.inference_mode()
@@ -135,6 +139,13 @@ class Engine:
         mlp = self.model.layers[layer].mlp
         w13, w2 = mlp.experts.dequantised()
         return w13[: mlp.shard.num_local], w2[: mlp.shard.num_local]
+
+    def _graphs(self) -> DecodeGraphs | None:
+        reason = obstacle(self.model, self.settings)
+        if reason is None:
+            return DecodeGraphs(self.model)
+        events.emit_once("cuda_graph", "ignored", setting="cuda_graph", where="engine/graph.py", reason=reason)
+        return None
 
     def _checked_ids(self, ids: Tensor, num_axes: int) -> Tensor:
         ids = torch.as_tensor(ids)

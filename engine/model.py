@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from engine import events
-from engine.attention import Attention
+from engine.attention import Asked, Attention
 from engine.cache import Cache, LayerCache
 from engine.checkpoint import Tensors
 from engine.config import ModelConfig
@@ -63,17 +63,39 @@ class Layer:
     ) -> Tensor:
         """The streams after this layer, at the query positions only."""
         record = events.recorder(layer=self.layer, phase=phase)
-        z_BTM = self.attn_hc.premix(streams_BTSD, record)
-        x_BTD = self.normed(self.attn_hc.read(streams_BTSD, z_BTM, record), self.input_norm, record)
+        z_BTM, x_BTD = self._read(self.attn_hc, streams_BTSD, self.input_norm, record)
         output = self.self_attn.forward(x_BTD, cache, start, phase, queries_BP)
         if queries_BP is not None:
             streams_BTSD, z_BTM, ids_BT = (_at(t, queries_BP) for t in (streams_BTSD, z_BTM, ids_BT))
-        streams_BTSD = self.attn_hc.write(streams_BTSD, output, z_BTM, record)
+        return self._from_attention(output, streams_BTSD, z_BTM, ids_BT, phase)
 
-        z_BTM = self.ffn_hc.premix(streams_BTSD, record)
-        x_BTD = self.normed(self.ffn_hc.read(streams_BTSD, z_BTM, record), self.post_attention_norm, record)
-        output = self.mlp.forward(x_BTD.flatten(0, 1), ids_BT.flatten(), phase).view_as(x_BTD)
-        return self.ffn_hc.write(streams_BTSD, output, z_BTM, record)
+    def until_attention(self, streams_B1SD: Tensor, phase: Phase) -> tuple[Tensor, Tensor, Asked]:
+        """Of one token a sequence, all that comes before attention looks at the cache; the streams are passed on."""
+        record = events.recorder(layer=self.layer, phase=phase)
+        z_B1M, x_B1D = self._read(self.attn_hc, streams_B1SD, self.input_norm, record)
+        return streams_B1SD, z_B1M, self.self_attn.ask(x_B1D, phase)
+
+    def from_attention(
+        self, out_B1HE: Tensor, streams_B1SD: Tensor, z_B1M: Tensor, ids_B1: Tensor, phase: Phase
+    ) -> Tensor:
+        """The streams after this layer, of what `attend_newest` gave."""
+        return self._from_attention(self.self_attn.project(out_B1HE), streams_B1SD, z_B1M, ids_B1, phase)
+
+    def _from_attention(
+        self, output_BPD: Tensor, streams_BPSD: Tensor, z_BPM: Tensor, ids_BP: Tensor, phase: Phase
+    ) -> Tensor:
+        record = events.recorder(layer=self.layer, phase=phase)
+        streams_BPSD = self.attn_hc.write(streams_BPSD, output_BPD, z_BPM, record)
+        z_BPM, x_BPD = self._read(self.ffn_hc, streams_BPSD, self.post_attention_norm, record)
+        output_BPD = self.mlp.forward(x_BPD.flatten(0, 1), ids_BP.flatten(), phase).view_as(x_BPD)
+        return self.ffn_hc.write(streams_BPSD, output_BPD, z_BPM, record)
+
+    def _read(
+        self, site: HyperConnection, streams_BTSD: Tensor, weight_D: Tensor, record: Record | None
+    ) -> tuple[Tensor, Tensor]:
+        """The mixing numbers of a site and what it reads, as attention or the experts take it."""
+        z_BTM = site.premix(streams_BTSD, record)
+        return z_BTM, self.normed(site.read(streams_BTSD, z_BTM, record), weight_D, record)
 
     def normed(self, read_BTD: Tensor, weight_D: Tensor, record: Record | None) -> Tensor:
         """What a site read, as attention or the experts take it."""

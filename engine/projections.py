@@ -31,7 +31,11 @@ class Projections:
 
     def apply(self, x: Tensor) -> tuple[Tensor, ...]:
         """x . W^T of each matrix W, [..., its rows], as views of one product."""
-        return F.linear(x, self.joined_RD).split_with_sizes(self._sizes, -1)
+        return self.cut(F.linear(x, self.joined_RD))
+
+    def cut(self, product: Tensor) -> tuple[Tensor, ...]:
+        """What each matrix gives, of the product with all of them joined."""
+        return product.split_with_sizes(self._sizes, -1)
 
     def apply_some(self, x: Tensor, first: int, end: int) -> tuple[Tensor, ...]:
         """The same of the matrices from `first` up to `end`."""

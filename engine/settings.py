@@ -49,6 +49,10 @@ class EngineSettings:
     # kernel where it runs on the device and the reference elsewhere.
     kernels: Kernels = "auto"
 
+    # Captures what holds no state in a decode step as CUDA graphs, once for each batch size, where kernels run. Events
+    # and tracers see a captured line at most once, so a step runs without graphs while events are on.
+    cuda_graph: bool = False
+
     def __post_init__(self) -> None:
         for name, choices in (
             ("expert_quant", get_args(ExpertQuant)),

@@ -43,6 +43,7 @@ WANTED = {
     "_table_route",
     "_write",
     "expert_gemm",
+    "_swiglu",
     "sparse_attention_hopper",
     "sparse_attention_merge",
 }

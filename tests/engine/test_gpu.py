@@ -112,6 +112,34 @@ def test_a_packed_runner_takes_the_triton_kernel_and_gives_the_answer_of_the_cpu
 
 
 @DTYPES
+@pytest.mark.parametrize("batch", [1, 3])
+def test_a_decode_step_by_graphs_gives_every_bit_of_one_without(batch: int, dtype: torch.dtype) -> None:
+    config = config_of(TINY, 3)
+    settings = EngineSettings(device="cuda", dtype=dtype, runner="marlin", cuda_graph=True)
+    engine = Engine(config, random_tensors(config, "cuda"), settings)
+    graphs, found = engine.graphs, []
+    assert graphs is not None
+    generator = torch.Generator().manual_seed(batch)
+    prompt, tokens = (torch.randint(config.vocab_size, (batch, n), generator=generator) for n in (90, 20))
+    for engine.graphs in (None, graphs):
+        _, cache = engine.prefill(prompt, [])
+        # Another cache meets the same graphs in turn.
+        other = cache.fork(1)
+        steps = [engine.decode(tokens[:, at], of) for at in range(20) for of in (cache, other)]
+        found.append((steps, cache))
+
+    (expected, cache), (steps, graphed) = found
+    assert all(torch.equal(*pair) for pair in zip(expected, steps, strict=True))
+    for layer, with_graphs in zip(cache.layers, graphed.layers, strict=True):
+        assert torch.equal(layer.window_BWD, with_graphs.window_BWD)
+        assert (layer.entries is None) == (with_graphs.entries is None)
+        if layer.entries is not None and with_graphs.entries is not None:
+            assert torch.equal(layer.entries.all(), with_graphs.entries.all())
+        if layer.compressor is not None and with_graphs.compressor is not None:
+            assert torch.equal(layer.compressor.pending_kv_BTU, with_graphs.compressor.pending_kv_BTU)
+
+
+@DTYPES
 @pytest.mark.parametrize("number", range(3), ids=["sliding", "csa", "hca"])
 def test_a_layer_of_every_kind_gives_what_it_gives_on_the_cpu(number: int, dtype: torch.dtype) -> None:
     config = config_of(TINY, 3)
