@@ -83,9 +83,11 @@ def _query(fields: str) -> str:
 def machine() -> dict[str, Any]:
     """The GPU, the versions and the commit that a result file names.
 
-    BENCH_COMMIT names the commit where there is no git; whether its files were changed (`dirty`) is then unknown, None.
+    BENCH_COMMIT names the commit of a copy without its git, or with another one's; whether files were changed (`dirty`)
+    is then unknown, None.
     """
-    head = _output("git", "rev-parse", "--verify", "--quiet", "HEAD")
+    named = os.environ.get("BENCH_COMMIT")
+    head = None if named else _output("git", "rev-parse", "--verify", "--quiet", "HEAD")
     return {
         "gpu": torch.cuda.get_device_name(),
         "multiprocessors": torch.cuda.get_device_properties(0).multi_processor_count,
@@ -94,7 +96,7 @@ def machine() -> dict[str, Any]:
         "cuda": torch.version.cuda,
         "python": platform.python_version(),
         "driver": _query("driver_version"),
-        "commit": os.environ.get("BENCH_COMMIT") or head,
+        "commit": named or head,
         "dirty": bool(_output("git", "status", "--porcelain", "--untracked-files=no")) if head else None,
         "clocks_before": clocks(),
     }
