@@ -20,7 +20,8 @@ from torch.nn import functional as F
 
 from engine import events
 from engine.attend import attend_stretch
-from engine.cache import LayerCache, Rows, absent, flat_rows, gather_rows, newest_rows
+from engine.attend_rows import RowAttention
+from engine.cache import LayerCache, Rows, gather_rows
 from engine.checkpoint import Tensors
 from engine.compressor import Compressor
 from engine.config import CSA, SLIDING, ModelConfig
@@ -28,17 +29,14 @@ from engine.events import Phase
 from engine.indexer import Indexer
 from engine.pages import PagedKeys, PagePool
 from engine.projections import Projections, by_column
-from engine.rope import Rope, StepTurns
+from engine.rope import Rope
 from engine.settings import Kernels
 from kernels import dispatch
 from kernels.dispatch import Record
 from kernels.norm_ref import rotate_ref, rounded
-from kernels.sparse_attention_ref import Rotation
 
 # Gathered candidates of one chunk of queries, in numbers: 64 MB of fp32.
 MAX_GATHERED = 1 << 24
-# Rows of candidates of one chunk of queries and, with an indexer, their scores: 256 MB of fp32.
-MAX_ROWS = 1 << 26
 # Candidates per split of a decode step.
 SPLIT_SIZE = 64
 
@@ -74,8 +72,6 @@ class Attention:
         self.o_b = by_column(tensors.matrix("o_b_proj.weight", config.hidden_size, groups * config.o_lora_rank))
         self.sinks_H = tensors.take("sinks", heads)
         self.kernels = kernels
-        # A kernel finds a query's candidates by their rows and needs no copies of them.
-        self.attends_by_rows = dispatch.pick("sparse_attention_rows", self.o_b, kernels)[0] == "triton"
 
         kind = config.layer_types[layer]
         self.rate = config.compress_rate(layer)
@@ -98,6 +94,17 @@ class Attention:
         self.num_remembered = len(remembered)
         self.projections = Projections([*remembered, q_a, index_weights])
         self.kv = self.projections.each()[0]
+        self.by_rows: RowAttention | None = None
+        if dispatch.pick("sparse_attention_rows", self.o_b, kernels)[0] == "triton":
+            self.by_rows = RowAttention(
+                layer=layer,
+                window=self.window,
+                rate=self.rate,
+                sinks_H=self.sinks_H,
+                head_dim=head_dim,
+                indexer=self.indexer,
+                kernels=kernels,
+            )
 
     def new_cache(self, batch: int) -> LayerCache:
         cache = LayerCache(self.kv.new_zeros(batch, 0, self.head_dim))
@@ -117,7 +124,7 @@ class Attention:
             queries_BP: which of the T tokens ask, None for all of them.
         """
         batch, num_new, _ = x_BTD.shape
-        if queries_BP is None and num_new == 1 and self.attends_by_rows:
+        if queries_BP is None and num_new == 1 and self.by_rows is not None:
             return self.project(self.attend_newest(self.ask(x_BTD, phase), cache, start, phase))
         record = events.recorder(layer=self.layer, phase=phase)
         step = self.rope.of_step(start, num_new)
@@ -139,9 +146,9 @@ class Attention:
         q_BPHE = dispatch.norm(q_BPHE, self.norm_eps, None, turns_BP1F, requested=self.kernels, record=record)
 
         num_entries = 0 if cache.entries is None else cache.entries.num_rows
-        if not self.attends_by_rows and num_new == num_queries == 1:
+        if self.by_rows is None and num_new == num_queries == 1:
             out_BPHE = self._attend_newest(q_BPHE, q_lora, index_weights, turns_BP1F, keys_BTE, cache, phase)
-        elif not self.attends_by_rows and queries_BP is None and not self._is_sparse(num_entries):
+        elif self.by_rows is None and queries_BP is None and not self._is_sparse(num_entries):
             self._told("every position, every entry", attend_stretch, phase)
             entries = None if cache.entries is None else cache.entries.all().float()
             visible_T = self._visible(torch.arange(start, start + num_new, device=x_BTD.device))
@@ -153,8 +160,8 @@ class Attention:
                 position_BP = start + queries_BP
             first_key = start + num_new - keys_BTE.shape[1]
             asked = (q_BPHE, q_lora, index_weights, position_BP, turns_BP1F, keys_BTE, first_key, cache, phase)
-            if self.attends_by_rows:
-                return self.project(self._attend_rows(*asked))
+            if self.by_rows is not None:
+                return self.project(self.by_rows.every(*asked))
             out_BPHE = self._attend_gathered(*asked)
         back_BP1F = step.back_1T1F if queries_BP is None else turns_BP1F.conj_physical()
         return self.project(rounded(rotate_ref(out_BPHE, back_BP1F), x_BTD.dtype))
@@ -166,12 +173,13 @@ class Attention:
         return Asked(product_B1R, *self._query(q_lora_B1Q, events.recorder(layer=self.layer, phase=phase)))
 
     def attend_newest(self, asked: Asked, cache: LayerCache, start: int, phase: Phase) -> Tensor:
-        """Takes the token at position `start` in; its output before `project`, by the rows of its candidates."""
+        """Takes the token at position `start` in; its output before `project`, by rows (`by_rows`)."""
+        assert self.by_rows is not None
         record, step = events.recorder(layer=self.layer, phase=phase), self.rope.of_step(start, 1)
         products, turns = self.projections.cut(asked.product_B1R), step.turns_1T1F
         keys_BNE = self._remember(products[: self.num_remembered], step.turns_TF, cache, record)
         q_B1HE = dispatch.norm(asked.q_B1HE, self.norm_eps, None, turns, requested=self.kernels, record=record)
-        return self._attend_newest_rows(q_B1HE, asked.q_lora_B1Q, products[-1], step, keys_BNE, cache, phase)
+        return self.by_rows.newest(q_B1HE, asked.q_lora_B1Q, products[-1], step, keys_BNE, cache, phase)
 
     def _query(self, q_lora_BPQ: Tensor, record: Record | None) -> tuple[Tensor, Tensor]:
         """The bottleneck behind its norm, and the heads [B, P, H, E] before theirs."""
@@ -228,35 +236,6 @@ class Attention:
             candidates_BNE = torch.cat((keys_BNE, entries_BNE), 1)
         return self._sparse_attention(q_B1HE.squeeze(1), candidates_BNE, None, phase, record).view(q_B1HE.shape)
 
-    def _attend_newest_rows(
-        self,
-        q_B1HE: Tensor,
-        q_lora_B1Q: Tensor,
-        weights_B1I: Tensor,
-        step: StepTurns,
-        keys_BNE: Tensor,
-        cache: LayerCache,
-        phase: Phase,
-    ) -> Tensor:
-        """The same by rows, the output rotated back; but for what an indexer picks the rows are kept ones."""
-        record = self._told("a kernel gathers the candidates", Attention._attend_newest_rows, phase)
-        batch, num_keys, _ = keys_BNE.shape
-        entries, entry_rows, device = cache.entries, None, q_B1HE.device
-        if entries is not None and entries.num_rows:
-            num_entries, capacity = entries.num_rows, entries.buffer.shape[1]
-            if self._is_sparse(num_entries) and self.indexer is not None and cache.index_keys is not None:
-                turns_11F, keys = step.turns_1T1F, cache.index_keys
-                entry_rows = self.indexer.pick(q_lora_B1Q, weights_B1I, turns_11F, None, keys, phase).squeeze(1)
-                if batch > 1:
-                    # Where each sequence begins.
-                    entry_rows = entry_rows + newest_rows(batch, 1, capacity, 1, device)
-            else:
-                entry_rows = newest_rows(batch, num_entries, capacity, num_entries, device)
-        window_rows = newest_rows(batch, num_keys, num_keys, self.window, device)
-        q_BHE, rotation = q_B1HE.squeeze(1), step.rotation(batch)
-        out = self._sparse_attention_rows(q_BHE, keys_BNE, window_rows, entries, entry_rows, rotation, record)
-        return out.view(q_B1HE.shape)
-
     def _attend_gathered(
         self,
         q_BPHE: Tensor,
@@ -288,7 +267,8 @@ class Attention:
             valid = torch.cat((window_BPW >= 0, valid_BPK), 2).flatten(0, 1)
             out = self._sparse_attention(q_BPHE[part].flatten(0, 1), candidates, valid, phase, record)
             outputs.append(out.unflatten(0, window_BPW.shape[:2]))
-        return joined(outputs)
+        # `torch.cat` would copy a lone chunk.
+        return outputs[0] if len(outputs) == 1 else torch.cat(outputs, 1)
 
     def _candidates(
         self,
@@ -313,68 +293,6 @@ class Attention:
         valid_BPC = torch.arange(entries.num_rows, device=q_lora_BPQ.device) < visible_BP[..., None]
         return entries.all()[:, None].expand(-1, num_queries, -1, -1), valid_BPC
 
-    def _attend_rows(
-        self,
-        q_BPHE: Tensor,
-        q_lora_BPQ: Tensor,
-        weights_BPI: Tensor,
-        position_BP: Tensor,
-        turns_BP1F: Tensor,
-        keys_BTE: Tensor,
-        first_key: int,
-        cache: LayerCache,
-        phase: Phase,
-    ) -> Tensor:
-        """The output rotated back, by the rows of each query's candidates in the caches; `first_key` as above."""
-        record = self._told("a kernel gathers the candidates", Attention._attend_rows, phase)
-        num_entries = 0 if cache.entries is None else cache.entries.num_rows
-        chunk = max(1, MAX_ROWS // (q_BPHE.shape[0] * (self.window + num_entries)))
-        offset_W = torch.arange(1 - first_key - self.window, 1 - first_key, device=q_BPHE.device)
-        outputs = []
-        for first in range(0, q_BPHE.shape[1], chunk):
-            part = (slice(None), slice(first, first + chunk))
-            entry_rows = None
-            if cache.entries is not None and num_entries:
-                numbers_BPK = self._numbers(
-                    q_lora_BPQ[part],
-                    weights_BPI[part],
-                    position_BP[part],
-                    turns_BP1F[part],
-                    cache,
-                    cache.entries,
-                    phase,
-                )
-                entry_rows = flat_rows(cache.entries.buffer, numbers_BPK).flatten(0, 1)
-            turns_QF = turns_BP1F[part].squeeze(2).expand(q_BPHE.shape[0], -1, -1).flatten(0, 1)
-            out = self._sparse_attention_rows(
-                q_BPHE[part].flatten(0, 1),
-                keys_BTE,
-                flat_rows(keys_BTE, position_BP[part][..., None] + offset_W).flatten(0, 1),
-                cache.entries,
-                entry_rows,
-                (turns_QF.real, turns_QF.imag),
-                record,
-            )
-            outputs.append(out.unflatten(0, (q_BPHE.shape[0], -1)))
-        return joined(outputs)
-
-    def _numbers(
-        self,
-        q_lora_BPQ: Tensor,
-        weights_BPI: Tensor,
-        position_BP: Tensor,
-        turns_BP1F: Tensor,
-        cache: LayerCache,
-        entries: Rows,
-        phase: Phase,
-    ) -> Tensor:
-        """Which entries each query attends to, int64 [B, P, K]; -1 where there is none."""
-        visible_BP = self._visible(position_BP)
-        if self._is_sparse(entries.num_rows) and self.indexer is not None and cache.index_keys is not None:
-            return self.indexer.pick(q_lora_BPQ, weights_BPI, turns_BP1F, visible_BP, cache.index_keys, phase)
-        number_C = torch.arange(entries.num_rows, device=q_lora_BPQ.device)
-        return torch.where(number_C < visible_BP[..., None], number_C, absent(number_C.device))
-
     def _is_sparse(self, num_entries: int) -> bool:
         return self.indexer is not None and num_entries > self.indexer.topk
 
@@ -388,30 +306,6 @@ class Attention:
             self.sinks_H,
             self.head_dim**-0.5,
             split_size=SPLIT_SIZE if phase == "decode" else None,
-            requested=self.kernels,
-            record=record,
-        )
-
-    def _sparse_attention_rows(
-        self,
-        q_QHE: Tensor,
-        keys_BTE: Tensor,
-        window_rows_QW: Tensor,
-        entries: Rows | None,
-        entry_rows_QK: Tensor | None,
-        rotation: Rotation,
-        record: Record | None,
-    ) -> Tensor:
-        return dispatch.sparse_attention_rows(
-            q_QHE,
-            keys_BTE.flatten(0, 1),
-            window_rows_QW,
-            None if entries is None or entry_rows_QK is None else entries.buffer.flatten(0, 1),
-            entry_rows_QK,
-            self.sinks_H,
-            self.head_dim**-0.5,
-            rotation=rotation,
-            out_dtype=q_QHE.dtype,
             requested=self.kernels,
             record=record,
         )
@@ -433,8 +327,3 @@ class Attention:
         grouped_GNF = out_BPHE.reshape(-1, self.num_groups, self.o_a_GFR.shape[1]).transpose(0, 1)
         low_rank_NGR = torch.bmm(grouped_GNF, self.o_a_GFR).transpose(0, 1)
         return F.linear(low_rank_NGR.reshape(batch, num_queries, -1), self.o_b)
-
-
-def joined(parts: Sequence[Tensor]) -> Tensor:
-    """Chunks of queries side by side again; a lone one as it is, which `torch.cat` would copy."""
-    return parts[0] if len(parts) == 1 else torch.cat(tuple(parts), 1)

@@ -26,7 +26,7 @@ from engine.attention import Asked
 from engine.cache import Cache
 from engine.model import Model
 from engine.settings import EngineSettings
-from kernels.experts_launch import DEBUG_VARIABLE
+from kernels.choice import DEBUG_VARIABLE
 
 # Batch sizes whose graphs are kept; each holds the activations of a step.
 KEPT_BATCHES = 8
@@ -41,7 +41,7 @@ def obstacle(model: Model, settings: EngineSettings) -> str | None:
     if os.environ.get(DEBUG_VARIABLE) == "1":
         return f"{DEBUG_VARIABLE} has expert ids looked at on the host"
     for layer in model.layers:
-        if not layer.self_attn.attends_by_rows:
+        if layer.self_attn.by_rows is None:
             return f"attention of layer {layer.layer} runs by references"
         if layer.mlp.experts.runner.kept is None or layer.mlp.bypasses_topk:
             return f"experts of layer {layer.layer} have no kernel of their own ({layer.mlp.experts.runner_name})"

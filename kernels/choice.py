@@ -23,6 +23,8 @@ Implementation = Literal["reference", "triton"]
 Requested = Literal["auto", "reference", "triton"]
 # Set to 1, Triton runs kernels on the CPU, slowly; they must be asked for.
 INTERPRETER_VARIABLE = "TRITON_INTERPRET"
+# Set to 1, experts' ids are looked at before each launch, which waits for the device (`kernels.experts_launch`).
+DEBUG_VARIABLE = "KERNELS_DEBUG"
 ON_CPU = "tensors on cpu, not on a GPU"
 
 

@@ -17,9 +17,8 @@ import torch
 from torch import Tensor
 
 from kernels.checks import require, require_device
+from kernels.choice import DEBUG_VARIABLE
 from kernels.errors import DtypeError, ShapeError
-
-DEBUG_VARIABLE = "KERNELS_DEBUG"
 
 
 def check_routing(

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -25,7 +27,8 @@ from engine import graph  # noqa: E402
 from engine.engine import Engine  # noqa: E402
 from engine.graph import DecodeGraphs, obstacle  # noqa: E402
 from engine.settings import EngineSettings  # noqa: E402
-from kernels.experts_launch import DEBUG_VARIABLE  # noqa: E402
+from kernels.choice import DEBUG_VARIABLE  # noqa: E402
+from kernels.launch import ROOT  # noqa: E402
 from tests.engine.test_kernels_in_engine import CONFIG  # noqa: E402
 
 
@@ -107,8 +110,24 @@ def test_what_cannot_be_captured_is_said_and_runs_without(tmp_path: Path, monkey
     assert ignored == {("cuda_graph", "no CUDA graph on cpu")}
     on_gpu = EngineSettings(device="cuda")
     assert obstacle(engine.model, on_gpu) == "attention of layer 0 runs by references"
-    monkeypatch.setattr(engine.model.layers[0].self_attn, "attends_by_rows", True)
+    monkeypatch.setattr(engine.model.layers[0].self_attn, "by_rows", object())
     assert obstacle(engine.model, on_gpu) == "experts of layer 0 have no kernel of their own (reference)"
     monkeypatch.setenv(DEBUG_VARIABLE, "1")
     assert "KERNELS_DEBUG" in str(obstacle(engine.model, on_gpu))
     assert "several processes" in str(obstacle(engine.model, EngineSettings(device="cuda", expert_parallel_size=2)))
+
+
+def test_the_engine_runs_where_triton_is_not_installed() -> None:
+    code = (
+        "import sys; sys.modules['triton'] = None\n"
+        "import torch\n"
+        "from engine.engine import Engine\n"
+        "from engine.settings import EngineSettings\n"
+        "engine = Engine.load(settings=EngineSettings(cuda_graph=True))\n"
+        "logits, cache = engine.prefill(torch.zeros(1, 3, dtype=torch.int64))\n"
+        "print(engine.decode(logits[:, -1].argmax(-1), cache).shape[0])\n"
+    )
+
+    result = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+
+    assert result.stdout.strip() == "1", result.stderr[-2000:]

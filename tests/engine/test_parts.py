@@ -105,11 +105,12 @@ def test_an_open_window_in_bf16_closes_to_the_entries_of_its_numbers_in_fp32(gen
     kv_BTU, gate_BTU = torch.randn(2, 2, 9, 128, generator=generator).bfloat16()
     for dtype in (torch.float32, torch.bfloat16):
         tensors = Tensors({"position_bias": bias, "kv_norm.weight": norm}, "tiny", dtype=dtype)
-        compressor = Compressor(tensors, config, rate=4, width=64, overlap=True, rope=Rope(10000.0, 16))
+        rope = Rope(10000.0, 16)
+        compressor = Compressor(tensors, config, rate=4, width=64, overlap=True, rope=rope, kernels="auto")
         state = compressor.new_state(2)
         for first, end in ((0, 1), (1, 6), (6, 7), (7, 9)):
             part = slice(first, end)
-            entries = compressor.update(kv_BTU[:, part].to(dtype), gate_BTU[:, part].to(dtype), state)
+            entries = compressor.update(kv_BTU[:, part].to(dtype), gate_BTU[:, part].to(dtype), state, None)
             closed += [] if entries is None else [entries]
         assert state.pending_kv_BTU.dtype == dtype
         assert state.pending_kv_BTU.shape[1] == state.num_pending == 1
