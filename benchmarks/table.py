@@ -13,7 +13,11 @@ def markdown(result: dict[str, Any], file_name: str) -> str:
     rows = result["rows"]
     if "tools" in result:
         return f"{sentence(result, file_name)}\n\n{_sanitizer(result)}"
-    names = list(dict.fromkeys(key for row in rows for key in row if key not in MEASURED))
+    names = list(
+        dict.fromkeys(
+            key for row in rows for key, value in row.items() if key not in MEASURED and not isinstance(value, list)
+        )
+    )
     # A column that says the same in every row says nothing, unless it is all there is.
     names = [name for name in names if name == "shape" or len({str(row.get(name)) for row in rows}) > 1]
     peers = list(dict.fromkeys(peer for row in rows for peer in row.get("peers", {})))

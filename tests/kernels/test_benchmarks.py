@@ -127,7 +127,8 @@ def test_a_table_has_a_row_per_row_with_the_fastest_in_bold_and_says_where_it_wa
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     rows = [
-        row(keys="fp8", us=112.3, floor_us=33.2, error=8.9e-08, peers={"torch": 99.0}),
+        # The times of single kernels are no column.
+        row(keys="fp8", us=112.3, floor_us=33.2, error=8.9e-08, peers={"torch": 99.0}, kernels=[{"us": 112.3}]),
         row(keys="bf16", us=None, floor_us=63.4, error=0.5),
     ]
     source = tmp_path / "result.json"
