@@ -3,8 +3,8 @@ does.
 
 Contract: the same kernels on the same numbers as `Model.forward` of one token per sequence, launched by one graph per
 layer and one more in place of some hundred launches of the host. The first step of a batch size runs as ever, which
-compiles and makes what is made once; the second captures. A stretch is captured for one batch size and bound to no
-cache: forks, growing caches and other positions meet the same graphs.
+compiles and makes what is made once; the second captures. A part is captured for one batch size and bound to no cache:
+forks, growing caches and other positions meet the same graphs.
 Live when: `cuda_graph` is set, `obstacle` finds nothing, and events are off: a replayed line runs on the GPU alone, and
 no tracer and no event sees it.
 """
@@ -48,7 +48,7 @@ def obstacle(model: Model, settings: EngineSettings) -> str | None:
     return None
 
 
-class Stretch:
+class Captured:
     """A function of one tensor as a CUDA graph: called, it copies its argument in and gives what was written."""
 
     def __init__(self, run: Callable[[Tensor], Any], given: Tensor, pool: Any) -> None:
@@ -65,31 +65,31 @@ class Stretch:
 
 
 class DecodeGraphs:
-    """The stretches of a model's decode step, for the batch sizes used last."""
+    """The captured parts of a model's decode step, for the batch sizes used last."""
 
     def __init__(self, model: Model) -> None:
         self.model = model
         # One memory for all: its graphs run one after the other.
         self._pool = torch.cuda.graph_pool_handle() if torch.cuda.is_available() else None
-        self._of_batch: OrderedDict[int, list[Stretch]] = OrderedDict()
+        self._of_batch: OrderedDict[int, list[Captured]] = OrderedDict()
 
     def step(self, ids_B1: Tensor, cache: Cache) -> Tensor:
         """Takes in one token of every sequence; logits float32 [B, 1, V]."""
-        stretches = self._of_batch.get(cache.batch)
-        if stretches is None:
+        parts = self._of_batch.get(cache.batch)
+        if parts is None:
             self._of_batch[cache.batch] = []
             if len(self._of_batch) > KEPT_BATCHES:
                 self._of_batch.popitem(last=False)
             return self.model.forward(ids_B1, cache, "decode", None)
         self._of_batch.move_to_end(cache.batch)
-        written = self._run(stretches, 0, self._until_first, ids_B1)
+        written = self._run(parts, 0, self._until_first, ids_B1)
         for number, (layer, layer_cache) in enumerate(zip(self.model.layers, cache.layers, strict=True), start=1):
             streams_B1SD, z_B1M, asked = written
             # An open window keeps the product, and the next step writes to the same memory.
             asked = asked._replace(product_B1R=asked.product_B1R.clone())
             out_B1HE = layer.self_attn.attend_newest(asked, layer_cache, cache.length, "decode")
-            between = partial(self._between, number, streams_B1SD, z_B1M, stretches[0].given)
-            written = self._run(stretches, number, between, out_B1HE)
+            between = partial(self._between, number, streams_B1SD, z_B1M, parts[0].given)
+            written = self._run(parts, number, between, out_B1HE)
         cache.length += 1
         return written.clone()
 
@@ -104,7 +104,7 @@ class DecodeGraphs:
             return self.model.logits_of(streams_B1SD, "decode")
         return layers[number].until_attention(streams_B1SD, "decode")
 
-    def _run(self, stretches: list[Stretch], number: int, run: Callable[[Tensor], Any], given: Tensor) -> Any:
-        if number == len(stretches):
-            stretches.append(Stretch(run, given, self._pool))
-        return stretches[number](given)
+    def _run(self, parts: list[Captured], number: int, run: Callable[[Tensor], Any], given: Tensor) -> Any:
+        if number == len(parts):
+            parts.append(Captured(run, given, self._pool))
+        return parts[number](given)

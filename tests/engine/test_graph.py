@@ -1,5 +1,5 @@
-"""The stretches of a decode step and the attention between them, without a GPU: what stands in for a graph runs its
-function again and writes over what it wrote before, as a graph does."""
+"""The captured parts of a decode step and the attention between them, without a GPU: what stands in for a graph runs
+its function again and writes over what it wrote before, as a graph does."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Replayed:
     def __call__(self, given: Tensor) -> Any:
         self.given.copy_(given)
         for kept, new in zip(tree_leaves(self.written), tree_leaves(self.run(self.given)), strict=True):
-            # Of a stretch that passes its argument on, both are the same.
+            # Of a part that passes its argument on, both are the same.
             if kept.data_ptr() != new.data_ptr():
                 kept.copy_(new)
         return self.written
@@ -52,11 +52,11 @@ class Replayed:
 @pytest.mark.interpreter
 @pytest.mark.skipif(HAS_GPU, reason="the interpreter is for machines without a GPU")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
-def test_steps_by_stretches_give_every_bit_of_those_without(
+def test_steps_by_captured_parts_give_every_bit_of_those_without(
     dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     torch.set_num_threads(1)
-    monkeypatch.setattr(graph, "Stretch", Replayed)
+    monkeypatch.setattr(graph, "Captured", Replayed)
     monkeypatch.setattr(Replayed, "made", 0)
     tokens = torch.randint(CONFIG.vocab_size, (2, 14), generator=torch.Generator().manual_seed(1))
     settings = EngineSettings(runner="marlin", kernels="triton", dtype=dtype)
