@@ -19,6 +19,7 @@ from torch import Tensor
 import kernels.hyper_ref
 import kernels.hyper_site_ref
 import kernels.index_page_ref
+from engine.events import Phase
 from engine.moe import MoE
 from engine.probes import differential, kl, microbench, needle, scaling, session
 from engine.topk import HashTopK
@@ -153,7 +154,11 @@ def test_a_hard_wired_constant_shows_in_the_gain_although_its_exponent_is_right(
 
 def test_a_scaled_shared_expert_shows_on_its_own_branch(probe: Probe, monkeypatch: pytest.MonkeyPatch) -> None:
     original = MoE.shared
-    monkeypatch.setattr(MoE, "shared", lambda self, x_TD: self.routed_scaling_factor * original(self, x_TD))
+
+    def scaled(self: MoE, x_TD: Tensor, *, phase: Phase) -> Tensor:
+        return self.routed_scaling_factor * original(self, x_TD, phase=phase)
+
+    monkeypatch.setattr(MoE, "shared", scaled)
 
     events = probe(scaling)
 
