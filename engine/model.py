@@ -67,7 +67,7 @@ class Layer:
         output = self.self_attn.forward(x_BTD, cache, start, phase, queries_BP)
         if queries_BP is not None:
             streams_BTSD, z_BTM, ids_BT = (_at(t, queries_BP) for t in (streams_BTSD, z_BTM, ids_BT))
-        return self._from_attention(output, streams_BTSD, z_BTM, ids_BT, phase)
+        return self._from_attention(output, streams_BTSD, z_BTM, ids_BT, phase, record)
 
     def until_attention(self, streams_B1SD: Tensor, phase: Phase) -> tuple[Tensor, Tensor, Asked]:
         """Of one token a sequence, all that comes before attention looks at the cache; the streams are passed on."""
@@ -79,12 +79,18 @@ class Layer:
         self, out_B1HE: Tensor, streams_B1SD: Tensor, z_B1M: Tensor, ids_B1: Tensor, phase: Phase
     ) -> Tensor:
         """The streams after this layer, of what `attend_newest` gave."""
-        return self._from_attention(self.self_attn.project(out_B1HE), streams_B1SD, z_B1M, ids_B1, phase)
+        record = events.recorder(layer=self.layer, phase=phase)
+        return self._from_attention(self.self_attn.project(out_B1HE), streams_B1SD, z_B1M, ids_B1, phase, record)
 
     def _from_attention(
-        self, output_BPD: Tensor, streams_BPSD: Tensor, z_BPM: Tensor, ids_BP: Tensor, phase: Phase
+        self,
+        output_BPD: Tensor,
+        streams_BPSD: Tensor,
+        z_BPM: Tensor,
+        ids_BP: Tensor,
+        phase: Phase,
+        record: Record | None,
     ) -> Tensor:
-        record = events.recorder(layer=self.layer, phase=phase)
         streams_BPSD = self.attn_hc.write(streams_BPSD, output_BPD, z_BPM, record)
         z_BPM, x_BPD = self._read(self.ffn_hc, streams_BPSD, self.post_attention_norm, record)
         output_BPD = self.mlp.forward(x_BPD.flatten(0, 1), ids_BP.flatten(), phase).view_as(x_BPD)

@@ -18,6 +18,8 @@ def swiglu(
     record: Record | None = None,
 ) -> Tensor:
     """The clamped SwiGLU [T, I] of gate and up numbers, in their dtype; see `experts_ref.swiglu_ref`."""
+    if gate_up_T2I.is_cpu and record is None and requested != "triton":
+        return swiglu_ref(gate_up_T2I, swiglu_limit)
     implementation, reason = pick("swiglu", gate_up_T2I, requested)
     run: Callable[..., Tensor] = swiglu_ref
     if implementation == "triton":
