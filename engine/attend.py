@@ -11,6 +11,8 @@ attention kernel instead.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -50,7 +52,7 @@ def attend_stretch(
                 block,
             )
         )
-    return outputs[0] if len(outputs) == 1 else torch.cat(outputs, 1)
+    return joined(outputs)
 
 
 def _attend_chunk(
@@ -107,3 +109,8 @@ def _entry_mask(visible_T: Tensor, padding: int, block: int, num_entries: int) -
     """[N, Q, C]: entry c has closed by the time of query q."""
     visible_NQ1 = F.pad(visible_T, (0, padding)).view(-1, block, 1)
     return torch.arange(num_entries, device=visible_T.device) < visible_NQ1
+
+
+def joined(chunks: Sequence[Tensor]) -> Tensor:
+    """Chunks of queries side by side again; a lone one as it is, which `torch.cat` would copy."""
+    return chunks[0] if len(chunks) == 1 else torch.cat(tuple(chunks), 1)

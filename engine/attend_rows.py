@@ -15,7 +15,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from engine import events
+from engine.attend import joined
 from engine.cache import LayerCache, Rows, absent, flat_rows, newest_rows
 from engine.events import Phase
 from engine.indexer import Indexer
@@ -28,6 +28,7 @@ from kernels.sparse_attention_ref import Rotation
 
 # Rows of candidates of one chunk of queries and, with an indexer, their scores: 256 MB of fp32.
 MAX_ROWS = 1 << 26
+REASON = "a kernel gathers the candidates"
 
 
 class RowAttention:
@@ -36,7 +37,7 @@ class RowAttention:
     def __init__(
         self,
         *,
-        layer: int,
+        told: Callable[[str, Callable[..., Tensor], Phase], Record | None],
         window: int,
         rate: int,
         sinks_H: Tensor,
@@ -44,8 +45,8 @@ class RowAttention:
         indexer: Indexer | None,
         kernels: Kernels,
     ) -> None:
-        self.layer, self.window, self.rate, self.sinks_H, self.head_dim = layer, window, rate, sinks_H, head_dim
-        self.indexer, self.kernels = indexer, kernels
+        self.window, self.rate, self.sinks_H, self.head_dim = window, rate, sinks_H, head_dim
+        self.told, self.indexer, self.kernels = told, indexer, kernels
 
     def newest(
         self,
@@ -58,7 +59,7 @@ class RowAttention:
         phase: Phase,
     ) -> Tensor:
         """The newest token sees all of the window and of the entries: but for picked ones its rows are kept ones."""
-        record = self._told(RowAttention.newest, phase)
+        record = self.told(REASON, RowAttention.newest, phase)
         batch, num_keys, _ = keys_BNE.shape
         entries, entry_rows, device = cache.entries, None, q_B1HE.device
         if entries is not None and entries.num_rows:
@@ -88,7 +89,7 @@ class RowAttention:
         phase: Phase,
     ) -> Tensor:
         """Queries at any positions, in chunks of bounded size; `first_key` is the position of key 0."""
-        record = self._told(RowAttention.every, phase)
+        record = self.told(REASON, RowAttention.every, phase)
         num_entries = 0 if cache.entries is None else cache.entries.num_rows
         chunk = max(1, MAX_ROWS // (q_BPHE.shape[0] * (self.window + num_entries)))
         offset_W = torch.arange(1 - first_key - self.window, 1 - first_key, device=q_BPHE.device)
@@ -111,8 +112,7 @@ class RowAttention:
                 record,
             )
             outputs.append(out.unflatten(0, (q_BPHE.shape[0], -1)))
-        # `torch.cat` would copy a lone chunk.
-        return outputs[0] if len(outputs) == 1 else torch.cat(outputs, 1)
+        return joined(outputs)
 
     def _numbers(
         self,
@@ -162,11 +162,3 @@ class RowAttention:
             requested=self.kernels,
             record=record,
         )
-
-    def _told(self, way: Callable[..., Tensor], phase: Phase) -> Record | None:
-        """Says which way the queries go, and gives what the dispatcher is to tell."""
-        record = events.recorder(layer=self.layer, phase=phase)
-        if record is not None:
-            reason = "a kernel gathers the candidates"
-            events.route("attention", way, layer=self.layer, phase=phase, reason=reason)
-        return record

@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from engine import events
-from engine.attend import attend_stretch
+from engine.attend import attend_stretch, joined
 from engine.attend_rows import RowAttention
 from engine.cache import LayerCache, Rows, gather_rows
 from engine.checkpoint import Tensors
@@ -97,7 +97,7 @@ class Attention:
         self.by_rows: RowAttention | None = None
         if dispatch.pick("sparse_attention_rows", self.o_b, kernels)[0] == "triton":
             self.by_rows = RowAttention(
-                layer=layer,
+                told=self._told,
                 window=self.window,
                 rate=self.rate,
                 sinks_H=self.sinks_H,
@@ -267,8 +267,7 @@ class Attention:
             valid = torch.cat((window_BPW >= 0, valid_BPK), 2).flatten(0, 1)
             out = self._sparse_attention(q_BPHE[part].flatten(0, 1), candidates, valid, phase, record)
             outputs.append(out.unflatten(0, window_BPW.shape[:2]))
-        # `torch.cat` would copy a lone chunk.
-        return outputs[0] if len(outputs) == 1 else torch.cat(outputs, 1)
+        return joined(outputs)
 
     def _candidates(
         self,
